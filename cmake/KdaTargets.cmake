@@ -1,0 +1,89 @@
+# How every target of libkda is compiled. One place, because results promise to be the same bits:
+# contraction is off everywhere, and only src/cpu may use more than the baseline instruction set.
+
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Highway's dispatch needs a vector baseline: with plain x86-64 it is one-lane scalar.
+  set(KDA_CPU_FLAGS -msse4.2 -maes -mpclmul)
+  set(KDA_AVX512BF16_FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma)
+endif()
+
+# kda_sources(OUT folder): the folder's own .cc files; new ones are picked up by the next build.
+function(kda_sources out folder)
+  file(GLOB found CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cc")
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+function(kda_common target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  target_compile_options(${target} PRIVATE -ffp-contract=off -Wall -Wextra
+    $<$<BOOL:${KDA_WERROR}>:-Werror>)
+  if(KDA_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${KDA_SANITIZE}
+      -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    # PUBLIC: whoever links an instrumented library needs the runtime.
+    target_link_options(${target} PUBLIC -fsanitize=${KDA_SANITIZE})
+  endif()
+endfunction()
+
+function(kda_library target)
+  add_library(${target} ${ARGN})
+  kda_common(${target})
+endfunction()
+
+function(kda_executable target)
+  add_executable(${target} ${ARGN})
+  kda_common(${target})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/include")
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+endfunction()
+
+# Links those of the named targets that exist.
+function(kda_link_present target)
+  foreach(name IN LISTS ARGN)
+    if(TARGET ${name})
+      target_link_libraries(${target} PRIVATE ${name})
+    endif()
+  endforeach()
+endfunction()
+
+# Instruction set flags for kernel sources. A file *_avx512bf16.cc must be reached only after a
+# check of the CPU, and must not include headers with inline functions that others use too: the
+# linker keeps one copy, perhaps this file's.
+function(kda_isa_flags)
+  foreach(source IN LISTS ARGN)
+    set(flags ${KDA_CPU_FLAGS})
+    if(source MATCHES "_avx512bf16\\.cc$")
+      list(APPEND flags ${KDA_AVX512BF16_FLAGS})
+    endif()
+    set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${flags}")
+  endforeach()
+endfunction()
+
+# OUT is true where src/cuda is to be built.
+function(kda_want_cuda out)
+  set(${out} OFF PARENT_SCOPE)
+  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/src/cuda/CMakeLists.txt")
+    if(KDA_WITH_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "KDA_WITH_CUDA is ON, but this version has no src/cuda")
+    endif()
+    return()
+  endif()
+  if(KDA_WITH_CUDA STREQUAL "AUTO")
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      set(${out} ON PARENT_SCOPE)
+    endif()
+  elseif(KDA_WITH_CUDA)
+    set(${out} ON PARENT_SCOPE)
+  endif()
+endfunction()
