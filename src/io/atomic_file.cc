@@ -1,0 +1,78 @@
+#include "io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "kda/error.hpp"
+
+namespace kda::io {
+namespace fs = std::filesystem;
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
+  std::error_code error;
+  if (fs::is_symlink(path, error)) {
+    const fs::path resolved = fs::weakly_canonical(path, error);
+    if (!error) target_ = resolved.string();
+  }
+  mode_t mode = 0666;  // less the umask
+  struct stat status = {};
+  const bool exists = ::stat(target_.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode)) {
+    throw Error(path_, S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file",
+                "a new name or a regular file");
+  }
+  const std::string stem = target_ + ".tmp-" + std::to_string(::getpid()) + "-";
+  for (int i = 0; fd_ < 0; ++i) {  // a name that a killed run left behind is passed over
+    temporary_ = stem + std::to_string(i);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd_ < 0 && errno != EEXIST) {
+      temporary_.clear();
+      fail("cannot be written");
+    }
+  }
+  if (exists) ::fchmod(fd_, status.st_mode & 07777);  // a replaced file keeps its mode
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(const char* action) {
+  throw Error(path_, std::string(action) + ": " + std::strerror(errno),
+              "a folder with room that can be written to");
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot be written");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail("cannot be written");
+  const int fd = fd_;
+  fd_ = -1;
+  if (::close(fd) != 0) fail("cannot be written");
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot be put into place");
+  temporary_.clear();
+  // The name itself is safe once the folder is on the disk. Some file systems cannot sync folders;
+  // the file is whole either way.
+  const std::string folder = fs::path(target_).parent_path().string();
+  const int dir = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (dir >= 0) {
+    ::fsync(dir);
+    ::close(dir);
+  }
+}
+
+}  // namespace kda::io
