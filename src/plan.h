@@ -1,6 +1,7 @@
 // What a checked call resolves to; every backend starts from it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kda/args.hpp"
@@ -34,7 +35,12 @@ struct Stretch {
 
 Stretch stretch(const ForwardArgs& args, const Plan& plan, std::int64_t n);
 
-// All of the checks that do not depend on the backend, in the order of ForwardArgs. Throws Error.
+// All of the checks that do not depend on the backend, in the order of ForwardArgs (enumerators
+// first, cu_seqlens before initial_state). Throws Error. Does not look at args.workspace.
 Plan make_plan(const ForwardArgs& args);
+
+// For a backend that needs `bytes` of scratch memory, after make_plan: args.workspace is empty, or
+// 64-byte aligned, large enough and apart from every tensor. Throws Error.
+void check_workspace(const ForwardArgs& args, std::size_t bytes);
 
 }  // namespace kda

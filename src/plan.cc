@@ -1,0 +1,279 @@
+#include "plan.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "checks.h"
+#include "windows.h"
+
+namespace kda {
+namespace {
+
+bool has_gate(Op op) { return op == Op::kda || op == Op::gdn; }
+bool is_raw(Gate gate) { return gate != Gate::log; }
+std::string text(bool value) { return value ? "true" : "false"; }
+std::string of(Op op) { return std::string("op ") + name(op); }
+
+std::vector<Argument> inputs_of(const ForwardArgs& args) {
+  return {{"q", args.q},
+          {"k", args.k},
+          {"v", args.v},
+          {"g", args.g},
+          {"beta", args.beta},
+          {"A_log", args.A_log},
+          {"dt_bias", args.dt_bias},
+          {"initial_state", args.initial_state.tensor},
+          {"cu_seqlens", args.cu_seqlens}};
+}
+
+void check_input(const Argument& a, Shape shape, DTypes types,
+                 const std::string& needed_by = "every op") {
+  check_view(a, shape, types, needed_by);
+  check_input_memory(a);
+}
+
+// A value that is no enumerator makes every later word about shapes wrong.
+void check_enums(const ForwardArgs& args) {
+  const Options& options = args.options;
+  check_enum("op", options.op);
+  check_enum("gate", options.gate);
+  check_enum("norm", options.norm);
+  check_enum("precision", options.precision);
+  check_enum("reference", options.reference);
+  check_enum("initial_state.layout", args.initial_state.layout);
+  check_enum("final_state.layout", args.final_state.layout);
+}
+
+void read_sizes(const ForwardArgs& args, Plan& plan) {
+  check_input({"q", args.q}, {{"B", 0, true}, {"T", 0, true}, {"H", 1, true}, {"K", 1, true}},
+              kFloats);
+  plan.B = args.q.shape[0];
+  plan.T = args.q.shape[1];
+  plan.H = args.q.shape[2];
+  plan.K = args.q.shape[3];
+  check_input({"k", args.k}, {{"B", plan.B}, {"T", plan.T}, {"H", plan.H}, {"K", plan.K}}, kFloats);
+  check_input({"v", args.v}, {{"B", plan.B}, {"T", plan.T}, {"HV", 1, true}, {"V", 1, true}},
+              kFloats);
+  plan.HV = args.v.shape[2];
+  plan.V = args.v.shape[3];
+  if (plan.HV % plan.H != 0) {
+    throw Error("v", "HV = " + std::to_string(plan.HV) + " value heads",
+                "a multiple of q's H = " + std::to_string(plan.H));
+  }
+}
+
+void check_gate(const ForwardArgs& args, const Plan& plan) {
+  if (!has_gate(plan.op)) {
+    const std::string why = of(plan.op) + " has no gate";
+    check_absent({"g", args.g}, why);
+    check_absent({"A_log", args.A_log}, why);
+    check_absent({"dt_bias", args.dt_bias}, why);
+  } else if (plan.op == Op::kda) {
+    check_input({"g", args.g}, {{"B", plan.B}, {"T", plan.T}, {"HV", plan.HV}, {"K", plan.K}},
+                kFloats, of(plan.op));
+  } else {
+    check_input({"g", args.g}, {{"B", plan.B}, {"T", plan.T}, {"HV", plan.HV}}, kFloats,
+                of(plan.op));
+  }
+}
+
+void check_beta(const ForwardArgs& args, const Plan& plan) {
+  const Argument beta = {"beta", args.beta};
+  if (plan.op == Op::linear) return check_absent(beta, "op linear has no beta");
+  check_input(beta, {{"B", plan.B}, {"T", plan.T}, {"HV", plan.HV}}, kFloats, of(plan.op));
+}
+
+void check_gate_parameters(const ForwardArgs& args, const Plan& plan) {
+  const Argument A_log = {"A_log", args.A_log}, dt_bias = {"dt_bias", args.dt_bias};
+  if (!is_raw(plan.gate)) {
+    check_absent(A_log, "gate log takes g as it is");
+    check_absent(dt_bias, "gate log takes g as it is");
+  }
+  if (args.A_log) check_input(A_log, {{"HV", plan.HV}}, kFloats);
+  if (!args.dt_bias) return;
+  if (plan.op == Op::kda) check_input(dt_bias, {{"HV", plan.HV}, {"K", plan.K}}, kFloats);
+  if (plan.op == Op::gdn) check_input(dt_bias, {{"HV", plan.HV}}, kFloats);
+}
+
+std::int64_t index_at(const ConstTensor& t, std::int64_t i) {
+  if (t.dtype == DType::i32) return static_cast<const std::int32_t*>(t.data)[i];
+  return static_cast<const std::int64_t*>(t.data)[i];
+}
+
+void read_sequences(const ForwardArgs& args, Plan& plan) {
+  const ConstTensor& cu = args.cu_seqlens;
+  plan.N = plan.B;
+  if (!cu) return;
+  check_input({"cu_seqlens", cu}, {{"N + 1", 1, true}}, kIndexTypes);
+  const auto refuse = [](const std::string& was, const std::string& accepted) {
+    throw Error("cu_seqlens", was, accepted);
+  };
+  if (plan.B != 1) refuse("given with B = " + std::to_string(plan.B), "B = 1, or absent");
+  plan.N = cu.shape[0] - 1;
+  if (index_at(cu, 0) != 0) refuse("starts at " + std::to_string(index_at(cu, 0)), "a start at 0");
+  for (std::int64_t n = 1; n <= plan.N; ++n) {
+    const std::int64_t before = index_at(cu, n - 1), entry = index_at(cu, n);
+    if (entry >= before) continue;
+    refuse("entry " + std::to_string(n) + " is " + std::to_string(entry) + " after " +
+               std::to_string(before),
+           "entries that never decrease");
+  }
+  const std::int64_t last = index_at(cu, plan.N);
+  if (last > plan.T) {
+    refuse("ends at " + std::to_string(last), "an end of at most T = " + std::to_string(plan.T));
+  }
+}
+
+// A state that fits only as the other layout was most likely meant so: say it.
+void check_state(const Argument& a, StateLayout layout, const Plan& plan) {
+  const Shape key_first = {{"N", plan.N}, {"HV", plan.HV}, {"K", plan.K}, {"V", plan.V}};
+  const Shape value_first = {{"N", plan.N}, {"HV", plan.HV}, {"V", plan.V}, {"K", plan.K}};
+  const bool is_key_first = layout == StateLayout::key_first;
+  const Shape wanted = is_key_first ? key_first : value_first;
+  const Shape other = is_key_first ? value_first : key_first;
+  check_rank(a, wanted);
+  check_dtype(a, kStateTypes);
+  if (!has_shape(a.view, wanted) && has_shape(a.view, other)) {
+    const char* other_name = name(is_key_first ? StateLayout::value_first : StateLayout::key_first);
+    throw Error(a.name, "shape " + show(a.view) + " in layout " + name(layout),
+                show(wanted) + "; this shape fits layout " + other_name);
+  }
+  check_shape(a, wanted);
+}
+
+void check_state_count(const Plan& plan) {
+  std::int64_t bytes = sizeof(double);
+  for (std::int64_t size : {plan.N, plan.HV, plan.K, plan.V}) {
+    if (!__builtin_mul_overflow(bytes, size, &bytes)) continue;
+    throw Error("v", "N HV states of K x V: too large", "states whose bytes fit 63 bits");
+  }
+}
+
+void check_initial_state(const ForwardArgs& args, const Plan& plan) {
+  if (!args.initial_state) return;
+  const Argument initial = {"initial_state", args.initial_state.tensor};
+  check_state(initial, args.initial_state.layout, plan);
+  check_input_memory(initial);
+}
+
+// Updating a state in place is allowed: each sequence and head reads its own before it writes it.
+bool is_in_place(const State& final_state, const ConstState& initial_state) {
+  return final_state.layout == initial_state.layout &&
+         is_same_view(as_const(final_state.tensor), initial_state.tensor);
+}
+
+void check_o(const ForwardArgs& args, const Plan& plan) {
+  const Argument o = {"o", as_const(args.o)};
+  check_view(o, {{"B", plan.B}, {"T", plan.T}, {"HV", plan.HV}, {"V", plan.V}}, kFloats,
+             "every op");
+  check_output_memory(o);
+  for (const Argument& input : inputs_of(args)) check_apart(o, input);
+}
+
+void check_final_state(const ForwardArgs& args, const Plan& plan) {
+  if (!args.final_state) return;
+  const Argument final_state = {"final_state", as_const(args.final_state.tensor)};
+  check_state(final_state, args.final_state.layout, plan);
+  check_output_memory(final_state);
+  ForwardArgs others = args;
+  if (is_in_place(args.final_state, args.initial_state)) others.initial_state = {};
+  for (const Argument& input : inputs_of(others)) check_apart(final_state, input);
+  check_apart(final_state, {"o", as_const(args.o)});
+}
+
+void check_gate_options(const Options& options) {
+  if (!has_gate(options.op) && is_raw(options.gate)) {
+    throw Error("gate", name(options.gate), "log: " + of(options.op) + " has no gate");
+  }
+  const bool bounded = options.gate == Gate::bounded;
+  const std::string accepted = "a finite number below 0";
+  if (!options.lower_bound) {
+    if (bounded) throw Error("lower_bound", "absent", accepted + ": gate bounded needs it");
+    return;
+  }
+  const std::string was = show(*options.lower_bound);
+  if (!bounded) {
+    throw Error("lower_bound", was,
+                std::string("absent: gate ") + name(options.gate) + " has none");
+  }
+  if (!std::isfinite(*options.lower_bound) || *options.lower_bound >= 0) {
+    throw Error("lower_bound", was, accepted);
+  }
+}
+
+void check_numbers(const Options& options) {
+  if (options.neg_eigval && (options.op == Op::linear || !options.sigmoid_beta)) {
+    throw Error("neg_eigval",
+                "true with sigmoid_beta " + text(options.sigmoid_beta) + " and " + of(options.op),
+                "false, or true with sigmoid_beta true and an op that has beta");
+  }
+  if (options.scale && !std::isfinite(*options.scale)) {
+    throw Error("scale", show(*options.scale), "a finite number");
+  }
+  const int chunk = options.chunk;
+  if (chunk < 1 || chunk > 64 || (chunk & (chunk - 1)) != 0) {
+    throw Error("chunk", std::to_string(chunk) + " tokens", "1, 2, 4, 8, 16, 32, 64");
+  }
+}
+
+Precision resolve(Precision asked, DType q) {
+  if (asked != Precision::automatic) return asked;
+  return q == DType::f64 ? Precision::exact64 : Precision::fp32;
+}
+
+}  // namespace
+
+Plan make_plan(const ForwardArgs& args) {
+  check_enums(args);
+  const Options& options = args.options;
+  Plan plan;
+  plan.op = options.op;
+  plan.gate = options.gate;
+  plan.norm = options.norm;
+  plan.reference = options.reference;
+  plan.sigmoid_beta = options.sigmoid_beta;
+  plan.neg_eigval = options.neg_eigval;
+
+  read_sizes(args, plan);
+  check_gate(args, plan);
+  check_beta(args, plan);
+  check_gate_parameters(args, plan);
+  read_sequences(args, plan);
+  check_state_count(plan);
+  check_initial_state(args, plan);
+  check_o(args, plan);
+  check_final_state(args, plan);
+  check_gate_options(options);
+  check_numbers(options);
+
+  plan.lower_bound = options.lower_bound.value_or(0);
+  plan.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(plan.K)));
+  plan.precision = resolve(options.precision, args.q.dtype);
+  plan.chunk = options.chunk;
+  choose_windows(options, plan);
+  return plan;
+}
+
+Stretch stretch(const ForwardArgs& args, const Plan& plan, std::int64_t n) {
+  if (!args.cu_seqlens) return {n, 0, plan.T};
+  const std::int64_t first = index_at(args.cu_seqlens, n);
+  return {0, first, index_at(args.cu_seqlens, n + 1) - first};
+}
+
+void check_workspace(const ForwardArgs& args, std::size_t bytes) {
+  const Workspace& workspace = args.workspace;
+  const std::string accepted = "none, or " + std::to_string(bytes) + " bytes, 64-byte aligned";
+  if (!workspace.data && workspace.bytes == 0) return;
+  const auto refuse = [&](const std::string& was) { throw Error("workspace", was, accepted); };
+  if (!workspace.data) refuse("no memory of " + std::to_string(workspace.bytes) + " bytes");
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 64 != 0) refuse("not 64-byte aligned");
+  if (workspace.bytes < bytes) refuse(std::to_string(workspace.bytes) + " bytes");
+  const auto used = static_cast<std::int64_t>(bytes);
+  const Argument memory = {"workspace", {workspace.data, DType::f32, 1, {used / 4}, {1}}};
+  for (const Argument& input : inputs_of(args)) check_apart(memory, input);
+  check_apart(memory, {"o", as_const(args.o)});
+  check_apart(memory, {"final_state", as_const(args.final_state.tensor)});
+}
+
+}  // namespace kda
