@@ -1,0 +1,50 @@
+# The front door. CMake does the work; this says what to type.
+JOBS ?= $(shell nproc)
+# Options for the first configuration, e.g. make CMAKE_FLAGS=-DKDA_WITH_TBB=OFF
+CMAKE_FLAGS ?=
+RUN_CASE ?= $(firstword $(wildcard tests/data/*.safetensors))
+export JOBS
+# RapidCheck draws the same cases every time; unset or other seeds: RC_PARAMS= make test
+RC_PARAMS ?= seed=20251
+export RC_PARAMS
+
+.PHONY: build run test check check-all format clean help
+
+build: ## install what is missing and build the program build/kda
+	@tools/install.sh build
+	@$(MAKE) --no-print-directory compile
+
+.PHONY: compile
+compile: build/build.ninja
+	@cmake --build build -j $(JOBS)
+
+build/build.ninja:
+	@cmake --preset release $(CMAKE_FLAGS)
+
+run: build ## build, then compute a shipped case and compare it with the oracle
+	@test -n "$(RUN_CASE)" || { echo "no case in tests/data; name one: make run RUN_CASE=FILE"; exit 1; }
+	build/kda run --check $(RUN_CASE)
+
+test: ## install, build, run all tests (at most 8 minutes on 2 cores)
+	@tools/install.sh test
+	@$(MAKE) --no-print-directory compile
+	@tools/venv.sh build/venv
+	@tools/run_tests.sh build
+
+check: ## a sample of what takes longer: format, sanitizers, fuzzing (about 15 minutes)
+	@tools/install.sh check
+	@tools/check.sh sample
+
+check-all: ## all of it: every test under every sanitizer, long fuzzing, clang-tidy
+	@tools/install.sh check
+	@tools/check.sh all
+
+format: ## clang-format everything
+	@tools/install.sh check
+	git ls-files '*.cc' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
+
+clean: ## remove every build folder
+	rm -rf build build-*
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /make \1:/p' Makefile | awk -F: '{ printf "%-15s %s", $$1, $$2; for (i = 3; i <= NF; i++) printf ":%s", $$i; print "" }'
