@@ -49,13 +49,13 @@ struct Options {
   Op op = Op::kda;
   Gate gate = Gate::log;
   Norm norm = Norm::none;
-  bool sigmoid_beta = false;           // beta holds logits: beta = sigmoid(x)
-  bool neg_eigval = false;             // beta = 2 sigmoid(x); needs sigmoid_beta
-  std::optional<double> lower_bound;   // of Gate::bounded: finite, < 0 (natural log, per token)
-  std::optional<double> scale;         // of the output; default K^-1/2
+  bool sigmoid_beta = false;               // beta holds logits: beta = sigmoid(x)
+  bool neg_eigval = false;                 // beta = 2 sigmoid(x); needs sigmoid_beta
+  std::optional<double> lower_bound = {};  // of Gate::bounded: finite, < 0 (natural log, per token)
+  std::optional<double> scale = {};        // of the output; default K^-1/2
   Precision precision = Precision::automatic;
   int chunk = 32;                      // tokens: 16, 32, 64; on the CPU also 1, 2, 4, 8
-  std::optional<int> key_window;       // tokens: 8, 16, 32, 64, at most chunk (below chunk 8:
+  std::optional<int> key_window = {};  // tokens: 8, 16, 32, 64, at most chunk (below chunk 8:
                                        // chunk); default the largest up to 32 that fits
   Reference reference = Reference::shifted;
 };
@@ -69,17 +69,17 @@ struct Workspace {
 // Sizes: B batch, T tokens, N sequences, H key heads, HV value heads (a multiple of H), K key
 // channels, V value channels. Without cu_seqlens N = B. Floating tensors are f64, f32, bf16, f16.
 struct ForwardArgs {
-  ConstTensor q;              // [B, T, H, K]
-  ConstTensor k;              // [B, T, H, K]
-  ConstTensor v;              // [B, T, HV, V]
-  ConstTensor g;              // kda [B, T, HV, K]; gdn [B, T, HV]; delta, linear: absent
-  ConstTensor beta;           // [B, T, HV]; linear: absent
-  ConstTensor A_log;          // [HV], raw gates only; absent: 0
-  ConstTensor dt_bias;        // kda [HV, K]; gdn [HV], raw gates only; absent: 0
-  ConstState initial_state;   // [N, HV, K, V] or [N, HV, V, K]; absent: 0
-  ConstTensor cu_seqlens;     // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
-  Tensor o;                   // [B, T, HV, V]
-  State final_state;          // [N, HV, K, V] or [N, HV, V, K]; absent: not written
+  ConstTensor q;             // [B, T, H, K]
+  ConstTensor k;             // [B, T, H, K]
+  ConstTensor v;             // [B, T, HV, V]
+  ConstTensor g;             // kda [B, T, HV, K]; gdn [B, T, HV]; delta, linear: absent
+  ConstTensor beta;          // [B, T, HV]; linear: absent
+  ConstTensor A_log;         // [HV], raw gates only; absent: 0
+  ConstTensor dt_bias;       // kda [HV, K]; gdn [HV], raw gates only; absent: 0
+  ConstState initial_state;  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
+  ConstTensor cu_seqlens;    // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
+  Tensor o;                  // [B, T, HV, V]
+  State final_state;         // [N, HV, K, V] or [N, HV, V, K]; absent: not written
   Options options;
   Workspace workspace;
 };
