@@ -26,6 +26,10 @@ function(kda_common target)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_compile_options(${target} PRIVATE -ffp-contract=off -Wall -Wextra
     $<$<BOOL:${KDA_WERROR}>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # g++ 12 sees overlaps in every `"x" + std::string` (its bug 105329).
+    target_compile_options(${target} PRIVATE -Wno-restrict)
+  endif()
   if(KDA_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${KDA_SANITIZE}
       -fno-sanitize-recover=all -fno-omit-frame-pointer)
