@@ -91,7 +91,7 @@ inline std::vector<Case> basic_cases() {
        .final_state = {}});
   for (DType t : {DType::f64, DType::bf16, DType::f16}) {
     const std::string name = t == DType::f64 ? "f64" : t == DType::bf16 ? "bf16" : "f16";
-    const StateSpec state{t == DType::f16 ? DType::f32 : t, StateLayout::value_first};
+    const StateSpec state{t == DType::f64 ? t : DType::f32, StateLayout::value_first};
     add({.name = "all_" + name,
          .T = 70,
          .options = kKdaBounded,
