@@ -184,8 +184,8 @@ void check_apart(const Argument& output, const Argument& other) {
   if (!output.view || !other.view || bytes(output) == 0 || bytes(other) == 0) return;
   if (begin(output) >= begin(other) + bytes(other)) return;
   if (begin(other) >= begin(output) + bytes(output)) return;
-  throw Error(output.name, std::string("overlaps ") + other.name + " in memory",
-              "memory that no other argument lies in");
+  throw Error(output.name, std::string("its address range meets that of ") + other.name,
+              "a range of addresses of its own");
 }
 
 bool is_same_view(const ConstTensor& a, const ConstTensor& b) {

@@ -59,7 +59,7 @@ void check_absent(const Argument& a, const std::string& why);
 void check_input_memory(const Argument& a);
 // The same, and that no two elements share memory.
 void check_output_memory(const Argument& a);
-// That the address ranges of the two do not meet.
+// That the address ranges of the two do not meet, also where their elements would interleave.
 void check_apart(const Argument& output, const Argument& other);
 // The same elements at the same places. Strides of dimensions of one element do not matter.
 bool is_same_view(const ConstTensor& a, const ConstTensor& b);

@@ -125,21 +125,20 @@ void read_sequences(const ForwardArgs& args, Plan& plan) {
   }
 }
 
-// A state that fits only as the other layout was most likely meant so: say it.
+// A state that fits only as the other layout was most likely meant so: the error says it.
 void check_state(const Argument& a, StateLayout layout, const Plan& plan) {
   const Shape key_first = {{"N", plan.N}, {"HV", plan.HV}, {"K", plan.K}, {"V", plan.V}};
   const Shape value_first = {{"N", plan.N}, {"HV", plan.HV}, {"V", plan.V}, {"K", plan.K}};
   const bool is_key_first = layout == StateLayout::key_first;
   const Shape wanted = is_key_first ? key_first : value_first;
-  const Shape other = is_key_first ? value_first : key_first;
   check_rank(a, wanted);
   check_dtype(a, kStateTypes);
-  if (!has_shape(a.view, wanted) && has_shape(a.view, other)) {
-    const char* other_name = name(is_key_first ? StateLayout::value_first : StateLayout::key_first);
-    throw Error(a.name, "shape " + show(a.view) + " in layout " + name(layout),
-                show(wanted) + "; this shape fits layout " + other_name);
-  }
-  check_shape(a, wanted);
+  if (has_shape(a.view, wanted)) return;
+  const StateLayout other = is_key_first ? StateLayout::value_first : StateLayout::key_first;
+  const bool fits_other = has_shape(a.view, is_key_first ? value_first : key_first);
+  throw Error(
+      a.name, "shape " + show(a.view) + " in layout " + name(layout),
+      show(wanted) + (fits_other ? std::string("; this shape fits layout ") + name(other) : ""));
 }
 
 void check_state_count(const Plan& plan) {
