@@ -66,6 +66,7 @@ inline constexpr auto kNames<Precision> = std::to_array<Named<Precision>>({
     {Precision::automatic, "automatic"},
     {Precision::exact64, "exact64"},
     {Precision::fp32, "fp32"},
+    {Precision::mixed, "mixed"},
 });
 
 template <>
