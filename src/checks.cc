@@ -116,7 +116,6 @@ std::optional<std::int64_t> extent(const ConstTensor& view) {
     const std::int64_t size = view.shape[i];
     std::int64_t step = 0;
     if (__builtin_mul_overflow(count, size, &count)) return std::nullopt;
-    if (size == 1) continue;
     if (__builtin_mul_overflow(size - 1, view.stride[i], &step)) return std::nullopt;
     if (__builtin_add_overflow(reach, step, &reach)) return std::nullopt;
   }

@@ -104,7 +104,7 @@ void choose_windows(const Options& options, Plan& plan) {
   plan.key_window = options.key_window.value_or(default_window(plan));
   plan.cuts = !fits(plan, plan.key_window);
   if (plan.cuts) plan.cut_bits = cut_bits(plan.reference);
-  if (plan.reference != Reference::shifted || !has_decay(plan)) return;
+  if (plan.reference != Reference::shifted) return;
   const double span = plan.cuts ? plan.cut_bits : span_bits(plan, plan.key_window);
   plan.shift = static_cast<int>(std::lround(span / 2));
 }

@@ -235,7 +235,8 @@ std::vector<Refusal> strides_and_alignment() {
 }
 
 std::vector<Refusal> memory() {
-  Case kda = small(), square = small();
+  Case kda = small(), square = small(), wide = small();
+  wide.final_state->dtype = DType::f64;
   square.V = square.K;
   return {
       {"q_offset_overflow", kda, [](A& a) { a.q.stride[1] = kHuge << 22; }, "q", {"too large"}},
@@ -250,6 +251,19 @@ std::vector<Refusal> memory() {
          a.q.shape[0] = a.q.shape[1] = kHuge;
          a.q.stride[0] = a.q.stride[1] = 0;
        },
+       "q",
+       {"too large"}},
+      {"q_reach_overflow",  // 3 + 3 + 2 times 2^61 is 2^64, which looks like 0
+       kda,
+       [](A& a) {
+         a.q.stride[0] = a.q.stride[2] = std::int64_t{3} << 61;
+         a.q.stride[1] = std::int64_t{1} << 59;
+       },
+       "q",
+       {"too large"}},
+      {"q_dense_overflow",  // the elements can be counted, their bytes not
+       kda,
+       [](A& a) { a.q.shape[1] = std::int64_t{1} << 57, a.q.stride[1] = 0; },
        "q",
        {"too large"}},
       {"states_overflow",
@@ -290,6 +304,11 @@ std::vector<Refusal> memory() {
       {"final_state_beside_initial_state",
        kda,
        [](A& a) { a.initial_state.tensor.data = bytes_on(a.final_state.tensor.data, 4); },
+       "final_state",
+       {"meets that of initial_state"}},
+      {"final_state_on_initial_state_wider",
+       wide,
+       [](A& a) { a.initial_state.tensor.data = a.final_state.tensor.data; },
        "final_state",
        {"meets that of initial_state"}},
       {"final_state_on_initial_state_transposed",

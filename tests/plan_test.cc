@@ -269,6 +269,18 @@ TEST(Accepted, NoTokensAndNoMemory) {
   EXPECT_EQ(refusal(args), "");
 }
 
+TEST(Accepted, AnyStrideAndPlaceOfNothing) {
+  Case c = small();
+  c.T = 0;
+  const Bundle bundle = make(c);
+  ForwardArgs args = bundle.args();
+  args.q.stride[0] = -5;
+  args.k.stride[3] = 0;
+  args.o.stride[3] = 9;
+  args.o.data = static_cast<float*>(args.final_state.tensor.data) + 1;
+  EXPECT_EQ(refusal(args), "");
+}
+
 TEST(Accepted, SequencesThatEndEarlyOrAreEmpty) {
   for (const std::vector<std::int64_t>& lens :
        {std::vector<std::int64_t>{}, {0}, {0, 0, 0}, {9}, {0, 9, 0}, {3, 1}}) {
@@ -288,6 +300,16 @@ TEST(Accepted, StateInPlace) {
     args.initial_state.tensor = as_const(args.final_state.tensor);
     EXPECT_EQ(refusal(args), "");
   }
+}
+
+TEST(Accepted, StateInPlaceOfOneSequence) {
+  Case c = small();
+  c.B = 1;
+  const Bundle bundle = make(c);
+  ForwardArgs args = bundle.args();
+  args.initial_state.tensor = as_const(args.final_state.tensor);
+  args.initial_state.tensor.stride[0] = 0;
+  EXPECT_EQ(refusal(args), "");
 }
 
 TEST(Accepted, ViewsOfOneBufferSideBySide) {
