@@ -14,19 +14,45 @@
 namespace kda::io {
 namespace fs = std::filesystem;
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
+namespace {
+
+// The path with links followed.
+std::string resolve(const std::string& path) {
   std::error_code error;
-  if (fs::is_symlink(path, error)) {
-    const fs::path resolved = fs::weakly_canonical(path, error);
-    if (!error) target_ = resolved.string();
-  }
-  mode_t mode = 0666;  // less the umask
+  if (!fs::is_symlink(path, error)) return path;
+  const fs::path resolved = fs::weakly_canonical(path, error);
+  return error ? path : resolved.string();
+}
+
+// True if a regular file lies there; throws Error if something else does.
+bool check_target(const std::string& path, const std::string& target, struct stat& status) {
+  if (::stat(target.c_str(), &status) != 0) return false;
+  if (S_ISREG(status.st_mode)) return true;
+  throw Error(path, S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file",
+              "a new name or a regular file");
+}
+
+[[noreturn]] void fail_on(const std::string& path, const char* action) {
+  throw Error(path, std::string(action) + ": " + std::strerror(errno),
+              "a folder with room that can be written to");
+}
+
+}  // namespace
+
+void AtomicFile::check(const std::string& path) {
+  const std::string target = resolve(path);
   struct stat status = {};
-  const bool exists = ::stat(target_.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode)) {
-    throw Error(path_, S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file",
-                "a new name or a regular file");
+  check_target(path, target, status);
+  const std::string folder = fs::path(target).parent_path().string();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) {
+    fail_on(path, "cannot be written");
   }
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(resolve(path)) {
+  constexpr mode_t mode = 0666;  // less the umask
+  struct stat status = {};
+  const bool exists = check_target(path_, target_, status);
   const std::string stem = target_ + ".tmp-" + std::to_string(::getpid()) + "-";
   for (int i = 0; fd_ < 0; ++i) {  // a name that a killed run left behind is passed over
     temporary_ = stem + std::to_string(i);
@@ -44,10 +70,7 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::fail(const char* action) {
-  throw Error(path_, std::string(action) + ": " + std::strerror(errno),
-              "a folder with room that can be written to");
-}
+void AtomicFile::fail(const char* action) { fail_on(path_, action); }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {

@@ -14,6 +14,8 @@ class AtomicFile {
   // something else than a regular file lies (replacing a device or a pipe would destroy it). A
   // symbolic link stays: what it points at is replaced.
   explicit AtomicFile(const std::string& path);
+  // The same checks, as far as they can be made without a temporary file.
+  static void check(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

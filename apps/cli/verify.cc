@@ -1,0 +1,218 @@
+// kda verify: every case of files that hold their own truth.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "case.h"
+#include "commands.h"
+#include "compare.h"
+#include "compute.h"
+#include "flags.h"
+#include "io/safetensors.h"
+#include "kda/error.hpp"
+#include "report.h"
+
+namespace kda::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFooter = R"(
+A case is verified against its tensors true.o and true.ht. Tensors such as fla.o are the answers of
+other implementations: their errors stand beside ours. Exit code 1 if one of our errors passes its
+limit or a file cannot be read.
+
+Examples:
+  kda verify cases.safetensors                       fp32 and exact64, a table
+  kda verify a.safetensors b.safetensors --json      the same as a JSON array
+  kda verify cases.safetensors --precision fp32 --isa avx2 --quiet)";
+
+struct VerifyArgs {
+  std::vector<std::string> files;
+  json overrides = json::object();
+  bool as_json = false, quiet = false;
+  CpuContext context;
+};
+
+// One comparison, or one failure (with a message and no error).
+struct Row {
+  std::string file{}, name{}, tensor{}, precision{}, kernel{};
+  double error = NAN, limit = NAN;
+  std::map<std::string, double> peers{};
+  bool relative = true, pass = false;
+  std::string message{};
+};
+
+json to_json(const Row& row) {
+  const auto number = [](double x) { return std::isfinite(x) ? json(x) : json(); };
+  const auto text = [](const std::string& s) { return s.empty() ? json() : json(s); };
+  json peers = json::object();
+  for (const auto& [peer, error] : row.peers) peers[peer] = number(error);
+  json object = {{"file", row.file},
+                 {"case", text(row.name)},
+                 {"tensor", text(row.tensor)},
+                 {"precision", text(row.precision)},
+                 {"kernel", text(row.kernel)},
+                 {"error", number(row.error)},
+                 {"limit", number(row.limit)},
+                 {"peers", peers},
+                 {"pass", row.pass}};
+  if (!row.relative) object["absolute"] = true;
+  if (!row.message.empty()) object["message"] = row.message;
+  return object;
+}
+
+class Verification {
+ public:
+  explicit Verification(const VerifyArgs& args) : args_(args) {}
+
+  void verify_file(const std::string& path) {
+    try {
+      const io::Safetensors file = io::Safetensors::open(path);
+      for (const std::string& name : case_names(file)) verify_case(file, name);
+    } catch (const Error& error) {
+      fail({.file = path, .message = error.what()});
+    }
+  }
+
+  bool passed() const { return std::ranges::all_of(rows_, &Row::pass); }
+
+  void finish() const {
+    if (args_.as_json) {
+      json all = json::array();
+      for (const Row& row : rows_) all.push_back(to_json(row));
+      fmt::print("{}\n", all.dump(1, ' ', false, json::error_handler_t::replace));
+    } else if (!args_.quiet) {
+      const auto passed = std::ranges::count(rows_, true, &Row::pass);
+      fmt::print("{} of {} within the limits\n", passed, rows_.size());
+    }
+  }
+
+ private:
+  void verify_case(const io::Safetensors& file, const std::string& name) {
+    std::vector<std::string> precisions = {"fp32", "exact64"};
+    if (args_.overrides.contains("precision")) precisions = {args_.overrides["precision"]};
+    for (const std::string& precision : precisions) {
+      try {
+        json overrides = args_.overrides;
+        overrides["precision"] = precision;
+        compare(file, load_case(file, name, overrides));
+      } catch (const Error& error) {
+        fail({.file = file.file(), .name = name, .precision = precision, .message = error.what()});
+      }
+    }
+  }
+
+  void compare(const io::Safetensors& file, const Case& c) {
+    if (!c.results.contains("true.o") && !c.results.contains("true.ht")) {
+      throw Error("true.o, true.ht", "absent", "a case with at least one of them");
+    }
+    const DType dtype = is_exact64(c.args) ? DType::f64 : DType::f32;
+    const Answer answer = compute(c, args_.context, dtype, dtype);
+    for (const char* tensor : {"o", "ht"}) {
+      const bool state = std::string_view(tensor) == "ht";
+      const ConstTensor ours = as_const(state ? answer.args.final_state.tensor : answer.args.o);
+      const auto found = c.results.find(std::string("true.") + tensor);
+      if (found == c.results.end()) continue;
+      check_shape("true." + std::string(tensor), found->second, ours);
+      const std::vector<double> truth = values(found->second);
+      const double size = term_size(answer.args);
+      const Difference d = difference(values(ours), truth, size);
+      Row row{
+          .file = file.file(),
+          .name = c.name,
+          .tensor = tensor,
+          .precision = kda::name(answer.ran.precision),
+          .kernel = kernel_name(answer.ran),
+          .error = d.error,
+          .limit = error_limit(answer.args, answer.plan, dtype, found->second.dtype, d.relative),
+          .relative = d.relative};
+      for (const auto& [peer, view] : peers(c, tensor)) {
+        check_shape(peer + "." + tensor, *view, ours);
+        row.peers[peer] = difference(values(*view), truth, size).error;
+      }
+      row.pass = row.error <= row.limit;
+      add(std::move(row));
+    }
+  }
+
+  // The layouts are those of the case, so shapes are enough.
+  static void check_shape(const std::string& name, const ConstTensor& t, const ConstTensor& ours) {
+    const auto text = [](const ConstTensor& x) {
+      return fmt::format("[{}]", fmt::join(x.shape, x.shape + x.rank, ", "));
+    };
+    if (t.rank == ours.rank && std::equal(t.shape, t.shape + t.rank, ours.shape)) return;
+    throw Error(name, "shape " + text(t), text(ours));
+  }
+
+  static std::map<std::string, const ConstTensor*> peers(const Case& c, const std::string& tensor) {
+    std::map<std::string, const ConstTensor*> found;
+    for (const auto& [name, view] : c.results) {
+      if (!name.ends_with("." + tensor)) continue;
+      const std::string peer = name.substr(0, name.size() - tensor.size() - 1);
+      if (peer != "true") found[peer] = &view;
+    }
+    return found;
+  }
+
+  void add(Row row) {
+    if (!args_.as_json && !args_.quiet) print(row);
+    rows_.push_back(std::move(row));
+  }
+
+  void fail(Row row) {
+    std::string where = row.file;
+    if (!row.name.empty()) where += ", case " + row.name;
+    // A file's own errors begin with its name.
+    const bool named = row.message.starts_with(row.file);
+    print_error(named ? row.message : where + ": " + row.message);
+    rows_.push_back(std::move(row));
+  }
+
+  void print(const Row& row) {
+    if (row.file != printed_file_) {
+      fmt::print("{}{}\n{:<20} {:<6} {:<9} {:<11} {:<9} {:<9}      peers\n",
+                 printed_file_.empty() ? "" : "\n", row.file, "case", "tensor", "precision",
+                 "kernel", "error", "limit");
+      printed_file_ = row.file;
+    }
+    std::string peers;
+    for (const auto& [peer, error] : row.peers) peers += fmt::format("{} {:.1e}  ", peer, error);
+    fmt::print("{:<20} {:<6} {:<9} {:<11} {:<9.1e} {:<9.1e} {} {}{}\n", row.name, row.tensor,
+               row.precision, row.kernel, row.error, row.limit, row.pass ? "ok  " : "FAIL", peers,
+               row.relative ? "" : "(absolute: the truth is zero)");
+  }
+
+  const VerifyArgs& args_;
+  std::vector<Row> rows_;
+  std::string printed_file_;
+};
+
+int verify(const VerifyArgs& args) {
+  Verification verification(args);
+  for (const std::string& file : args.files) verification.verify_file(file);
+  verification.finish();
+  return verification.passed() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, int& code) {
+  auto args = std::make_shared<VerifyArgs>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Compare every case of files with the truth they hold");
+  command->footer(kFooter);
+  command->add_option("FILE", args->files, "Safetensors files with cases")->required();
+  command->add_flag("--json", args->as_json, "Print one JSON array, an object a comparison");
+  command->add_flag("--quiet", args->quiet, "Print errors only");
+  add_precision_flag(*command, args->overrides);
+  add_context_flags(*command, args->context);
+  command->callback([args, &code] { code = verify(*args); });
+}
+
+}  // namespace kda::cli
