@@ -373,6 +373,11 @@ std::vector<Refusal> enumerators() {
        [](A& a) { a.options.precision = Precision{7}; },
        "precision",
        {"exact64"}},
+      {"precision_mixed",  // not on the CPU
+       kda,
+       [](A& a) { a.options.precision = Precision::mixed; },
+       "precision",
+       {"mixed", "exact64, fp32"}},
       {"reference",
        kda,
        [](A& a) { a.options.reference = Reference{4}; },
