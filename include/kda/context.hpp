@@ -15,9 +15,9 @@ using ParallelFor =
     std::function<void(std::int64_t n, const std::function<void(std::int64_t)>& body)>;
 
 struct CpuContext {
-  int threads = 0;           // at most this many at a time; 0: one a core
-  Isa isa = Isa::best;       // an instruction set that this machine lacks is an error
-  ParallelFor parallel_for;  // empty: the library's own (oneTBB where it was built with it)
+  int threads = 0;                // at most this many at a time; 0: one a core
+  Isa isa = Isa::best;            // an instruction set that this machine lacks is an error
+  ParallelFor parallel_for = {};  // empty: the library's own (oneTBB where it was built with it)
 };
 
 }  // namespace kda

@@ -1,0 +1,102 @@
+// Products in registers. Every element of every product of the contract is one chain of fused
+// multiply-adds in ascending order of the reduction index, whatever the tile: so its bits depend
+// neither on how rows and columns are cut nor on the width of a vector.
+// Included once per instruction set, inside its namespace.
+
+#if defined(KDA_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KDA_CPU_GEMM_INL_H_
+#undef KDA_CPU_GEMM_INL_H_
+#else
+#define KDA_CPU_GEMM_INL_H_
+#endif
+
+#include <cstddef>
+
+#include "cpu/math-inl.h"
+#include "cpu/tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kda::cpu::HWY_NAMESPACE {
+
+// Rows of a register tile: with two vectors a row, what the register file holds.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
+inline constexpr int kTileRows = 4;
+#else
+inline constexpr int kTileRows = 8;
+#endif
+
+// A strided left operand: element (row, k) is data[row * row_step + k * k_step].
+template <class T>
+struct Left {
+  const T* HWY_RESTRICT data;
+  std::size_t row_step, k_step;
+};
+
+// acc[r][v] += sum over k < depth of left(r, k) right[k][v], k ascending.
+template <int R, int NV, class T>
+HWY_INLINE void chain(Vec<T> (&acc)[R][NV], Left<T> left, const T* HWY_RESTRICT right,
+                      std::size_t right_step, std::size_t depth) {
+  const Tag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t k = 0; k < depth; ++k) {
+    Vec<T> b[NV];
+    HWY_UNROLL(16)
+    for (int v = 0; v < NV; ++v) b[v] = hn::LoadU(d, right + k * right_step + v * lanes);
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      const Vec<T> a = hn::Set(d, left.data[r * left.row_step + k * left.k_step]);
+      HWY_UNROLL(16)
+      for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
+    }
+  }
+}
+
+// R rows of out[rows][kPanel] (times scale[row], if scale is given) += left right.
+template <int R, bool kScaled, class T>
+HWY_INLINE void panel_tile(T* HWY_RESTRICT out, std::size_t out_step, Left<T> left,
+                           const T* HWY_RESTRICT right, std::size_t right_step, std::size_t depth,
+                           const T* HWY_RESTRICT scale) {
+  const Tag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  constexpr int NV = 2;
+  for (std::size_t c = 0; c < kPanel; c += NV * lanes) {
+    Vec<T> acc[R][NV];
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      HWY_UNROLL(16)
+      for (int v = 0; v < NV; ++v) {
+        acc[r][v] = hn::LoadU(d, out + r * out_step + c + v * lanes);
+        if constexpr (kScaled) acc[r][v] = hn::Mul(acc[r][v], hn::Set(d, scale[r]));
+      }
+    }
+    chain<R, NV, T>(acc, left, right + c, right_step, depth);
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      HWY_UNROLL(16)
+      for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, out + r * out_step + c + v * lanes);
+    }
+  }
+}
+
+// out[rows][kPanel] (times scale[row]) += left[rows][depth] right[depth][kPanel].
+template <bool kScaled, class T>
+HWY_INLINE void panel_product(std::size_t rows, T* HWY_RESTRICT out, std::size_t out_step,
+                              Left<T> left, const T* HWY_RESTRICT right, std::size_t right_step,
+                              std::size_t depth, const T* HWY_RESTRICT scale = nullptr) {
+  std::size_t r = 0;
+  const auto tile = [&]<int R>() HWY_ATTR {
+    panel_tile<R, kScaled, T>(out + r * out_step, out_step,
+                              {left.data + r * left.row_step, left.row_step, left.k_step}, right,
+                              right_step, depth, kScaled ? scale + r : nullptr);
+    r += R;
+  };
+  while (rows - r >= kTileRows) tile.template operator()<kTileRows>();
+  if (kTileRows > 4 && rows - r >= 4) tile.template operator()<4>();
+  if (rows - r >= 2) tile.template operator()<2>();
+  if (rows - r >= 1) tile.template operator()<1>();
+}
+
+}  // namespace kda::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
