@@ -72,6 +72,7 @@ std::vector<Resolution> resolutions() {
       {"shifted_5_chunk_2", with(bounded(-5), shifted, 2), 2, 4, false, 0},
       {"shifted_5_chunk_1", with(bounded(-5), shifted, 1), 1, 0, false, 0},
       {"shifted_log", log, 32, 80, true, 160},
+      {"shifted_log_gdn", {.op = Op::gdn}, 32, 80, true, 160},
       {"shifted_softplus", softplus, 32, 80, true, 160},
       {"shifted_log_chunk_16", with(log, shifted, 16), 16, 80, true, 160},
       {"shifted_log_chunk_1", with(log, shifted, 1), 1, 80, true, 160},
