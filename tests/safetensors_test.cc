@@ -18,12 +18,14 @@
 #include <vector>
 
 #include "kda/error.hpp"
+#include "subprocess.h"
 #include "temporary_folder.h"
 
 namespace kda::io {
 namespace {
 
 namespace fs = std::filesystem;
+using test::contents;
 using test::TemporaryFolder;
 
 std::string file_of(const std::string& header, std::size_t data_bytes) {
@@ -243,11 +245,6 @@ struct Tensors {
   }
 };
 
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(SafetensorsWriter, ReadsBackTheSame) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.safetensors");
@@ -339,13 +336,21 @@ TEST(SafetensorsWriter, ReplacesRegularFilesOnly) {
 
 // --- the other implementation ----------------------------------------------------------------
 
-bool python(const std::string& code) {
-  return std::system(("python3 -c '" + code + "'").c_str()) == 0;
+// The tests' own Python, else the system's; empty where neither has the packages.
+std::string python() {
+  for (const std::string interpreter : {KDA_TEST_PYTHON, "python3"}) {
+    if (test::run_program({interpreter, "-c", "import numpy, safetensors.numpy"}).code == 0) {
+      return interpreter;
+    }
+  }
+  return "";
 }
 
 TEST(SafetensorsPython, EachReadsTheOther) {
-  if (!python("import numpy, safetensors.numpy")) {
-    GTEST_SKIP() << "python3 with numpy and safetensors is not installed";
+  const std::string interpreter = python();
+  if (interpreter.empty()) {
+    GTEST_SKIP() << "no python3 with numpy and safetensors, neither " KDA_TEST_PYTHON
+                    " nor the system's";
   }
   const TemporaryFolder folder;
   const Tensors tensors;
@@ -353,13 +358,12 @@ TEST(SafetensorsPython, EachReadsTheOther) {
   std::vector<Output> outputs = tensors.outputs();
   outputs[0].tensor.dtype = DType::f16;  // numpy has no bf16
   write_safetensors(ours, outputs, {{"note", "\xc3\xa4"}});
-  ASSERT_TRUE(python(R"(
+  const test::Finished exchange = test::run_program({interpreter, "-c",
+                                                     R"(
 import numpy as np, safetensors, safetensors.numpy as st
-f = safetensors.safe_open(")" +
-                     ours + R"(", "np")
+f = safetensors.safe_open(")" + ours + R"(", "np")
 assert f.metadata() == {"note": "\u00e4"}, f.metadata()
-t = st.load_file(")" +
-                     ours + R"(")
+t = st.load_file(")" + ours + R"(")
 assert sorted(t) == sorted(["h", "d/\"x\"", "i", "none"]), t
 d = t["d/\"x\""]
 assert d.dtype == np.float64 and d.shape == (2, 1, 2) and list(d.flat) == [1, -2, 0.1, np.inf], d
@@ -368,8 +372,9 @@ assert t["i"].dtype == np.int32 and t["i"].tolist() == [7]
 assert t["none"].shape == (4, 0) and t["none"].dtype == np.float32
 t["flags"] = np.array([True, False, True])
 st.save_file(t, ")" + theirs +
-                     R"(", {"note": "\u00e4"})
-)"));
+                                                         R"(", {"note": "\u00e4"})
+)"});
+  ASSERT_EQ(exchange.code, 0) << exchange.err;
   const Safetensors file = Safetensors::open(theirs);
   EXPECT_EQ(file.metadata(), (Metadata{{"note", "\xc3\xa4"}}));
   EXPECT_EQ(file.entries().size(), 5u);

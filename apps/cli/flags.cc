@@ -53,8 +53,11 @@ void add_number(CLI::App& command, const std::string& flag, const char* key,
 
 void add_switch(CLI::App& command, const std::string& flag, const char* key,
                 const std::string& help, json& overrides) {
-  const auto set = [=, &overrides](std::int64_t count) { overrides[key] = count > 0; };
-  command.add_flag_function("--" + flag + ",!--no-" + flag, set, help)->group("Case");
+  const auto set = [=, &overrides](const std::string& text) {
+    if (text != "true" && text != "false") refuse(flag, text, "true, false");
+    overrides[key] = text == "true";
+  };
+  add_flag(command, flag, help + ": true, false", "BOOL", set);
 }
 
 json norm_of(const std::string& text) {
@@ -88,8 +91,8 @@ void add_option_flags(CLI::App& command, json& overrides) {
                      "a number, or none", overrides);
   add_flag(command, "--l2norm", "Normalisation of q and k: " + accepted_names<Norm>(), "NAME",
            [&overrides](const std::string& text) { overrides["l2norm"] = norm_of(text); });
-  add_switch(command, "sigmoid-beta", "sigmoid_beta", "beta holds logits", overrides);
-  add_switch(command, "neg-eigval", "neg_eigval", "beta is twice the sigmoid", overrides);
+  add_switch(command, "--sigmoid-beta", "sigmoid_beta", "beta holds logits", overrides);
+  add_switch(command, "--neg-eigval", "neg_eigval", "beta is twice the sigmoid", overrides);
   add_flag(command, "--lens", "Tokens of each packed sequence, e.g. 15,65,1,70; or none", "N,...",
            [&overrides](const std::string& text) { overrides["lens"] = lens_of(text); });
   add_name<StateLayout>(command, "--state-layout", "state_layout", "Layout of h0 and ht",

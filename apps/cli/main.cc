@@ -23,10 +23,14 @@ int usage(const CLI::App& app, const CLI::ParseError& error) {
   std::string help = "kda";
   for (const CLI::App* command : app.get_subcommands()) help += " " + command->get_name();
   std::string message = error.what();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    // An unknown command leaves everything over; its own name is the mistake.
-    const auto extras = app.remaining(true);
-    if (!extras.empty()) message = extras.front() + ": no such argument";
+  const auto extras = app.remaining(true);
+  if (!extras.empty()) {
+    message =
+        extras.front() + ": no such " + (app.get_subcommands().empty() ? "command" : "argument");
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    const auto end = message.find(" is required");
+    message =
+        app.get_subcommands().empty() ? "COMMAND: absent" : message.substr(0, end) + ": absent";
   }
   if (message.find("; accepted: ") == message.npos) {
     message += "; accepted: what `" + help + " --help` lists";

@@ -90,6 +90,7 @@ class Verification {
     } else if (!args_.quiet) {
       const auto passed = std::ranges::count(rows_, true, &Row::pass);
       fmt::print("{} of {} within the limits\n", passed, rows_.size());
+      if (has_gradients_) fmt::print("Gradients (true.dq ...) are not compared: forward only\n");
     }
   }
 
@@ -112,6 +113,8 @@ class Verification {
     if (!c.results.contains("true.o") && !c.results.contains("true.ht")) {
       throw Error("true.o, true.ht", "absent", "a case with at least one of them");
     }
+    const auto gradient = c.results.lower_bound("true.d");
+    has_gradients_ |= gradient != c.results.end() && gradient->first.starts_with("true.d");
     const DType dtype = is_exact64(c.args) ? DType::f64 : DType::f32;
     const Answer answer = compute(c, args_.context, dtype, dtype);
     for (const char* tensor : {"o", "ht"}) {
@@ -176,21 +179,23 @@ class Verification {
 
   void print(const Row& row) {
     if (row.file != printed_file_) {
-      fmt::print("{}{}\n{:<20} {:<6} {:<9} {:<11} {:<9} {:<9}      peers\n",
+      fmt::print("{}{}\n{:<20} {:<6} {:<9} {:<11} {:<9} {:<9}       peers\n",
                  printed_file_.empty() ? "" : "\n", row.file, "case", "tensor", "precision",
                  "kernel", "error", "limit");
       printed_file_ = row.file;
     }
-    std::string peers;
-    for (const auto& [peer, error] : row.peers) peers += fmt::format("{} {:.1e}  ", peer, error);
-    fmt::print("{:<20} {:<6} {:<9} {:<11} {:<9.1e} {:<9.1e} {} {}{}\n", row.name, row.tensor,
-               row.precision, row.kernel, row.error, row.limit, row.pass ? "ok  " : "FAIL", peers,
-               row.relative ? "" : "(absolute: the truth is zero)");
+    std::string rest = row.pass ? "ok  " : "FAIL";
+    for (const auto& [peer, error] : row.peers) rest += fmt::format("  {} {:.1e}", peer, error);
+    if (!row.relative) rest += "  absolute: the truth is zero";
+    fmt::print("{:<20} {:<6} {:<9} {:<11} {:<9.1e} {:<9.1e} {}\n",
+               row.name.empty() ? "-" : row.name, row.tensor, row.precision, row.kernel, row.error,
+               row.limit, rest);
   }
 
   const VerifyArgs& args_;
   std::vector<Row> rows_;
   std::string printed_file_;
+  bool has_gradients_ = false;
 };
 
 int verify(const VerifyArgs& args) {
