@@ -52,7 +52,7 @@ struct StateSpec {
 };
 
 struct Case {
-  std::string name = {};  // [a-z0-9_]+
+  std::string name = {};  // [A-Za-z0-9_]+
   std::uint64_t seed = 1;
   std::int64_t B = 1, T = 64, H = 1, HV = 1, K = 32, V = 32;
   std::optional<std::vector<std::int64_t>> lens = {};  // packed sequences; their sum may be below T
@@ -99,7 +99,7 @@ inline std::int64_t token_count(const Case& c) {  // of a batch row, those that 
   return sum;
 }
 
-// The views and their memory, with nothing in them: every input NaN, outputs poisoned.
+// The views and their memory, cu_seqlens in place, all other inputs NaN, outputs poisoned.
 inline Bundle allocate(const Case& c) {
   const std::int64_t N = c.lens ? static_cast<std::int64_t>(c.lens->size()) : c.B;
   const Op op = c.options.op;
@@ -128,6 +128,14 @@ inline Bundle allocate(const Case& c) {
   b.o = b.output(c.output_dtype, {c.B, c.T, c.HV, c.V}, c.strides);
   if (c.final_state) b.final_state = state(b, *c.final_state, true);
   b.poison_outputs();
+  if (c.lens) {
+    std::int64_t end = 0;
+    store(b.cu_seqlens, {0}, 0);
+    for (std::size_t n = 0; n < c.lens->size(); ++n) {
+      end += (*c.lens)[n];
+      store(b.cu_seqlens, {static_cast<std::int64_t>(n) + 1}, static_cast<double>(end));
+    }
+  }
   return b;
 }
 
@@ -263,14 +271,6 @@ inline Bundle make(const Case& c) {
       const std::int64_t d = at[key_first ? 2 : 3], e = at[key_first ? 3 : 2];
       store(b.initial_state.tensor, at, Draw(c.seed, {kState, at[0], at[1], d, e}).normal());
     });
-  }
-  if (c.lens) {
-    std::int64_t end = 0;
-    store(b.cu_seqlens, {0}, 0);
-    for (std::size_t n = 0; n < c.lens->size(); ++n) {
-      end += (*c.lens)[n];
-      store(b.cu_seqlens, {static_cast<std::int64_t>(n) + 1}, static_cast<double>(end));
-    }
   }
   return b;
 }

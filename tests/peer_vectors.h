@@ -105,7 +105,7 @@ inline std::vector<PeerCase> peer_cases(const std::filesystem::path& path) {
     spec.A_log = entry("A_log") != nullptr;
     spec.dt_bias = entry("dt_bias") != nullptr;
     if (entry("h0")) spec.initial_state = StateSpec{dtype("h0")};
-    Bundle bundle = make(spec);  // for cu_seqlens; what the file has is copied over the rest
+    Bundle bundle = allocate(spec);
     const auto copy = [&](const Tensor& to, const char* tensor) {
       const io::Entry* e = entry(tensor);
       if (!to && !e) return;
