@@ -15,15 +15,15 @@ struct Plan {
   Gate gate = Gate::log;
   Norm norm = Norm::none;
   bool sigmoid_beta = false, neg_eigval = false;
-  double lower_bound = 0;                    // Gate::bounded only
+  double lower_bound = 0;  // Gate::bounded only
   double scale = 1;
-  Precision precision = Precision::fp32;     // never automatic
+  Precision precision = Precision::fp32;  // never automatic
   Reference reference = Reference::shifted;
   int chunk = 32;
-  int key_window = 32;                       // pairwise: 1
-  int shift = 0;                             // m of (11), bits
-  bool cuts = false;                         // the cut rule applies, with
-  double cut_bits = 0;                       // L bits
+  int key_window = 32;  // pairwise: 1
+  int shift = 0;        // m of (11), bits
+  bool cuts = false;    // the cut rule applies, with
+  double cut_bits = 0;  // L bits
 };
 
 // The first token of sequence n in its batch row, and how many it has.
