@@ -1,0 +1,68 @@
+// Scalar arithmetic: one exp2, one reciprocal and one rounding for every kernel.
+#pragma once
+
+#include <cstdint>
+
+namespace kda::cuda {
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float rsqrt_fast(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return reciprocal(1.f + exp2_fast(-kLog2e * x));
+}
+
+// 2^e for -126 <= e <= 127.
+__device__ __forceinline__ float exp2_integer(int e) { return __int_as_float((e + 127) << 23); }
+
+__device__ __forceinline__ float low_bf16(std::uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float high_bf16(std::uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+
+__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+__device__ __forceinline__ std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("mul.rn.bf16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// The nearest tf32, ties to even.
+__device__ __forceinline__ std::uint32_t to_tf32(float x) {
+  std::uint32_t y;
+  asm("cvt.rn.tf32.f32 %0, %1;\n" : "=r"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace kda::cuda

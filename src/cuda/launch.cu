@@ -1,0 +1,88 @@
+#include "cuda/launch.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/sm90/forward.cuh"
+#include "cuda/sm90/kernels.h"
+
+namespace kda::cuda {
+
+namespace {
+
+// Cycles a chunk: of a consumer that takes half a head, or a whole one, and of a multiprocessor of
+// producers (docs/hopper.md).
+constexpr std::int64_t kHalfHead = 1100, kWholeHead = 1750, kProducer = 2400;
+constexpr int kProducerGroups = 4;  // warpgroups a block
+constexpr int kMostSlots = 16;
+constexpr std::size_t kRingInL2 = std::size_t{24} << 20;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors) {
+  Grid best;
+  if (tiles == 0) return {multiprocessors, 0, 1, 0};
+  std::int64_t least = INT64_MAX;
+  for (int halves = 1; halves <= 2; ++halves) {
+    for (int lanes = 1; lanes <= tiles && lanes * halves < multiprocessors; ++lanes) {
+      const int producers = multiprocessors - lanes * halves;
+      if (producers * kProducerGroups < lanes) continue;
+      const std::int64_t scan =
+          ceil_div(tiles, lanes) * chunks * (halves == 2 ? kHalfHead : kWholeHead);
+      // Every lane has whole warpgroups of its own; the fewest decide.
+      const std::int64_t per_lane = producers * kProducerGroups / lanes;
+      const std::int64_t produce =
+          ceil_div(ceil_div(tiles, lanes) * chunks, per_lane) * kProducer * kProducerGroups;
+      const std::int64_t time = std::max(scan, produce);
+      if (time >= least) continue;
+      least = time;
+      best = {multiprocessors, lanes, halves, 0};
+    }
+  }
+  const std::int64_t fit =
+      static_cast<std::int64_t>(kRingInL2 / (best.lanes * std::size_t{sm90::Image::kStride}));
+  const std::int64_t most = std::max<std::int64_t>(1, ceil_div(tiles, best.lanes) * chunks);
+  best.slots =
+      static_cast<int>(std::max<std::int64_t>(4, std::min<std::int64_t>({fit, kMostSlots, most})));
+  return best;
+}
+
+std::size_t counter_bytes(const Grid& grid) {
+  const std::size_t words = static_cast<std::size_t>(grid.lanes) * (grid.slots + 2);
+  return (words * 4 + 1023) / 1024 * 1024;
+}
+
+std::size_t ring_bytes(const Grid& grid) {
+  return counter_bytes(grid) +
+         static_cast<std::size_t>(grid.lanes) * grid.slots * sm90::Image::kStride;
+}
+
+int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream) {
+  const void* kernel = general ? sm90::forward_general() : sm90::forward_bounded();
+  const auto on = static_cast<cudaStream_t>(stream);
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sm90::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  if (grid.lanes > 0) {
+    error = cudaMemsetAsync(params.filled, 0, counter_bytes(grid), on);
+    if (error != cudaSuccess) return error;
+  }
+  // Blocks wait for each other: all must be on the device at once.
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = sm90::kSharedBytes;
+  config.stream = on;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  ForwardParams copy = params;
+  void* arguments[] = {&copy};
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+}  // namespace kda::cuda

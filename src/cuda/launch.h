@@ -1,0 +1,28 @@
+// From a plan to a grid.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/params.h"
+
+namespace kda::cuda {
+
+// How many lanes carry the tiles, and how (sm90/schedule.cuh).
+struct Grid {
+  int blocks = 0;
+  int lanes = 0, halves = 1, slots = 0;
+};
+
+// The cheapest for so many tiles of so many chunks on so many multiprocessors, by the measured
+// cycles of docs/hopper.md.
+Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors);
+
+// Bytes of the counters, which a call clears, and of counters and ring.
+std::size_t counter_bytes(const Grid& grid);
+std::size_t ring_bytes(const Grid& grid);
+
+// Puts the kernel on the stream; `general` as in sm90/produce.cuh. Returns a cudaError_t.
+int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream);
+
+}  // namespace kda::cuda

@@ -1,0 +1,67 @@
+// What the host hands to the kernels, in units of elements unless bytes are named.
+#pragma once
+
+#include <cstdint>
+
+namespace kda::cuda {
+
+// The kernels' fixed sizes.
+inline constexpr int kChunk = 32;     // tokens
+inline constexpr int kHead = 128;     // K = V channels
+inline constexpr int kWarps = 16;     // of a block
+inline constexpr int kThreads = 512;  // of a block
+
+enum class Element : std::uint8_t { f32, bf16, i32, i64 };
+enum class GateKind : std::uint8_t { log, softplus, bounded };
+enum class NormKind : std::uint8_t { none, rsqrt, normalize };
+
+// A [B, T, heads, channels] view whose last stride is 1; a [B, T, heads] view likewise.
+struct View {
+  const void* data = nullptr;
+  std::int64_t batch = 0, token = 0, head = 0;  // strides
+  Element element = Element::bf16;
+  bool vectors = false;  // every row starts at a multiple of 16 bytes
+};
+
+// A [N, HV, rows, columns] state, last stride 1.
+struct StateView {
+  float* data = nullptr;
+  std::int64_t sequence = 0, head = 0, row = 0;  // strides
+  bool value_first = false;
+};
+
+struct ForwardParams {
+  View q, k, v, g, beta;
+  View o;                  // written
+  const void* A_log;       // [HV] or null
+  const void* dt_bias;     // [HV, K], rows bias_head apart, or null
+  std::int64_t bias_head;  // stride
+  Element A_log_element, dt_bias_element;
+  StateView initial, final;
+  const void* cu_seqlens;  // [N + 1] in device memory, or null
+  Element cu_element;
+
+  int B, T, N, HV, group;  // group: value heads a key head
+  GateKind gate;
+  NormKind norm;
+  bool sigmoid_beta;
+  float lower_bound;  // bits a token
+  float scale;
+  bool single;     // one window a chunk, sums from the chunk's start
+  float shift;     // m of (11), bits
+  float cut_bits;  // L; windows end where a channel's sum passes it
+  int window;      // tokens a window holds at most
+
+  // The hand-over (sm90/schedule.cuh).
+  char* ring;             // [lanes, slots] images
+  std::uint32_t* filled;  // [lanes, slots] warps that have written their part, ever
+  std::uint32_t* taken;   // [lanes, 2] images that the consumer has taken
+  std::uint32_t* status;  // the caller's, or null
+  int lanes, slots;
+  int halves;  // consumer blocks a lane: 1 takes whole heads, 2 half a head each
+};
+
+// Bits of the status word.
+inline constexpr std::uint32_t kBadSequences = 1;  // cu_seqlens was clamped
+
+}  // namespace kda::cuda

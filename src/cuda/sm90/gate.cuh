@@ -1,0 +1,114 @@
+// Stage 1: gates in bits (log2), norms, beta.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/math.cuh"
+#include "cuda/device/smem.cuh"
+#include "cuda/params.h"
+#include "cuda/sm90/rows.cuh"
+#include "cuda/sm90/schedule.cuh"
+
+namespace kda::cuda::sm90 {
+
+// A gate below this counts as it (-126 bits).
+inline constexpr float kLeastGate = -126.f;
+
+// The gates of one value head: y = raw * factor + offset of the channel, then by kind.
+struct GateForm {
+  float factor = kLog2e;
+  float amplitude = 0.f;  // of softplus
+
+  // Thread c of a warpgroup leaves the offset of channel c in shared memory.
+  __device__ __forceinline__ void load(const ForwardParams& p, int h, std::uint32_t offsets) {
+    const float a = p.A_log ? load_scalar(p.A_log, p.A_log_element, h) : 0.f;
+    const float rate = exp2_fast(a * kLog2e);
+    factor = p.gate == GateKind::bounded ? -rate * kLog2e : kLog2e;
+    amplitude = -rate;
+    const int c = threadIdx.x % 128;
+    const float bias =
+        p.dt_bias ? load_scalar(p.dt_bias, p.dt_bias_element, h * p.bias_head + c) : 0.f;
+    store_shared(offsets + c * 4, factor * bias);
+  }
+
+  __device__ __forceinline__ float bounded(float raw, float offset, float lower_bound) const {
+    return lower_bound * reciprocal(1.f + exp2_fast(fmaf(raw, factor, offset)));
+  }
+
+  __device__ __forceinline__ float softplus(float raw, float offset) const {
+    const float y = fmaf(raw, factor, offset);
+    return amplitude * (fmaxf(y, 0.f) + log2_fast(1.f + exp2_fast(-fabsf(y))));
+  }
+
+  // Select, not fmaxf: NaN must stay.
+  __device__ __forceinline__ static float clamp(float x) { return x < kLeastGate ? kLeastGate : x; }
+};
+
+// Sums (kMax: maxima) of v[0..7] over the 16 lanes of a half warp; lane l ends with that of value
+// l / 2 % 8. The order of the sums is the same for every value.
+template <bool kMax>
+__device__ __forceinline__ float reduce_eight(const float (&v)[8], int lane) {
+  const auto join = [](float a, float b) { return kMax ? fmaxf(a, b) : a + b; };
+  float x[4], y[2];
+  const bool up8 = lane & 8, up4 = lane & 4, up2 = lane & 2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float send = up8 ? v[i] : v[i + 4], keep = up8 ? v[i + 4] : v[i];
+    x[i] = join(keep, __shfl_xor_sync(~0u, send, 8));
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float send = up4 ? x[i] : x[i + 2], keep = up4 ? x[i + 2] : x[i];
+    y[i] = join(keep, __shfl_xor_sync(~0u, send, 4));
+  }
+  const float send = up2 ? y[0] : y[1], keep = up2 ? y[1] : y[0];
+  const float z = join(keep, __shfl_xor_sync(~0u, send, 2));
+  return join(z, __shfl_xor_sync(~0u, z, 1));
+}
+
+// The factor that makes a row an operand, and the one that undoes it afterwards: with a norm
+// (1 / |x|, 1), without one (2^-r, 2^r) with 2^r the power of two of the row's largest element.
+__device__ __forceinline__ float2 row_factors(NormKind norm, float reduced) {
+  if (norm == NormKind::rsqrt) return {rsqrt_fast(reduced + 1e-6f), 1.f};
+  if (norm == NormKind::normalize) return {rsqrt_fast(fmaxf(reduced, 1e-12f)), 1.f};
+  int r = static_cast<int>(__float_as_uint(reduced) >> 23) - 127;
+  r = r < -126 ? -126 : r > 126 ? 126 : r;
+  return {exp2_integer(-r), exp2_integer(r)};
+}
+
+// Norms of the thread's four tokens of k and q; row_factors goes to shared memory, as
+// [token][k, q] pairs.
+__device__ __forceinline__ void store_row_factors(const ForwardParams& p, const uint4 (&k)[4],
+                                                  const uint4 (&q)[4], std::uint32_t factors,
+                                                  int first_token, int lane) {
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float x[8];
+    unpack(i < 4 ? k[i] : q[i - 4], x);
+    if (p.norm == NormKind::none) {
+      v[i] = fabsf(x[0]);
+#pragma unroll
+      for (int c = 1; c < 8; ++c) v[i] = fmaxf(v[i], fabsf(x[c]));
+    } else {
+      v[i] = x[0] * x[0];
+#pragma unroll
+      for (int c = 1; c < 8; ++c) v[i] = fmaf(x[c], x[c], v[i]);
+    }
+  }
+  const float reduced =
+      p.norm == NormKind::none ? reduce_eight<true>(v, lane) : reduce_eight<false>(v, lane);
+  float2 f = row_factors(p.norm, reduced);
+  const int index = (lane >> 1) & 7, token = first_token + (index & 3), is_q = index >> 2;
+  if (is_q) f.x *= p.scale;
+  if ((lane & 1) == 0) store_shared2(factors + (token * 2 + is_q) * 8, f.x, f.y);
+}
+
+__device__ __forceinline__ float beta_of(const ForwardParams& p, const Tile& tile, int t) {
+  const std::int64_t at =
+      tile.batch * p.beta.batch + (tile.first + t) * p.beta.token + tile.h * p.beta.head;
+  const float x = load_scalar(p.beta.data, p.beta.element, at);
+  return p.sigmoid_beta ? sigmoid(x) : x;
+}
+
+}  // namespace kda::cuda::sm90

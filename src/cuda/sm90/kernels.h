@@ -1,0 +1,9 @@
+// The kernels of sm_90a, one source file each.
+#pragma once
+
+namespace kda::cuda::sm90 {
+
+const void* forward_bounded();
+const void* forward_general();
+
+}  // namespace kda::cuda::sm90

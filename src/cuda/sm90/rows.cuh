@@ -1,0 +1,68 @@
+// Rows of the inputs: eight channels a thread.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/math.cuh"
+#include "cuda/params.h"
+
+namespace kda::cuda::sm90 {
+
+__device__ __forceinline__ float load_scalar(const void* p, Element element, std::int64_t i) {
+  if (element == Element::f32) return static_cast<const float*>(p)[i];
+  return __uint_as_float(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(p)[i]) << 16);
+}
+
+// Eight bf16 that start at p; kVectors: at a multiple of 16 bytes.
+template <bool kVectors>
+__device__ __forceinline__ uint4 load_eight(const std::uint16_t* p) {
+  uint4 x;
+  if constexpr (kVectors) {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+  }
+  x.x = p[0] | static_cast<std::uint32_t>(p[1]) << 16;
+  x.y = p[2] | static_cast<std::uint32_t>(p[3]) << 16;
+  x.z = p[4] | static_cast<std::uint32_t>(p[5]) << 16;
+  x.w = p[6] | static_cast<std::uint32_t>(p[7]) << 16;
+  return x;
+}
+
+__device__ __forceinline__ void unpack(uint4 x, float (&y)[8]) {
+  y[0] = low_bf16(x.x), y[1] = high_bf16(x.x), y[2] = low_bf16(x.y), y[3] = high_bf16(x.y);
+  y[4] = low_bf16(x.z), y[5] = high_bf16(x.z), y[6] = low_bf16(x.w), y[7] = high_bf16(x.w);
+}
+
+__device__ __forceinline__ uint4 pack(const float (&y)[8]) {
+  return {pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
+          pack_bf16(y[6], y[7])};
+}
+
+// Keeps the compiler from carrying unpacked copies of x past this point: registers are short.
+__device__ __forceinline__ void repack(uint4 (&x)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    asm volatile("" : "+r"(x[i].x), "+r"(x[i].y), "+r"(x[i].z), "+r"(x[i].w));
+  }
+}
+
+// The rows of one tile of a [B, T, heads, channels] input, from a channel on.
+template <bool kVectors>
+struct Rows {
+  const std::uint16_t* data;
+  std::int64_t token;  // stride
+
+  __device__ __forceinline__ Rows(const View& view, int batch, int first, int head, int channel)
+      : data(static_cast<const std::uint16_t*>(view.data) + batch * view.batch +
+             first * view.token + head * view.head + channel),
+        token(view.token) {}
+
+  // Token t; zeros where it is not there, without a look at the memory.
+  __device__ __forceinline__ uint4 operator()(int t, bool there) const {
+    return there ? load_eight<kVectors>(data + t * token) : uint4{0, 0, 0, 0};
+  }
+};
+
+}  // namespace kda::cuda::sm90

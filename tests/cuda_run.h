@@ -1,0 +1,168 @@
+// A case on the CUDA backend: its tensors go to the device byte by byte, gaps too, and come back.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "kda/cuda.hpp"
+
+namespace kda::test {
+
+// Start a test that needs a GPU with this.
+#define KDA_NEEDS_GPU()                                                                   \
+  if (!::kda::test::has_gpu()) GTEST_SKIP() << "no NVIDIA GPU of compute capability 9.0"; \
+  static_assert(true, "takes a semicolon")
+
+inline bool has_gpu() {
+  int count = 0, major = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return false;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  return major == 9;
+}
+
+inline void check_cuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + cudaGetErrorString(error));
+}
+
+// Device memory that holds a copy of host ranges, at the same place modulo 256.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory() {
+    for (void* p : all_) cudaFree(p);
+  }
+
+  void* allocate(std::size_t bytes, int fill) {
+    void* p = nullptr;
+    check_cuda(cudaMalloc(&p, bytes + 512), "cudaMalloc: ");
+    check_cuda(cudaMemset(p, fill, bytes + 512), "cudaMemset: ");
+    all_.push_back(p);
+    return p;
+  }
+
+  void* copy_of(const void* host, std::size_t bytes) {
+    const std::size_t phase = reinterpret_cast<std::uintptr_t>(host) % 256;
+    char* p = static_cast<char*>(allocate(bytes + 256, 0xFF)) + phase;
+    check_cuda(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice), "to the device: ");
+    return p;
+  }
+
+ private:
+  std::vector<void*> all_;
+};
+
+template <class Void>
+std::size_t extent_bytes(const BasicTensor<Void>& t) {
+  std::int64_t last = 0;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] == 0) return 0;
+    last += (t.shape[i] - 1) * t.stride[i];
+  }
+  return static_cast<std::size_t>(last + 1) * size_of(t.dtype);
+}
+
+// A bundle on the device: run() as often as wanted, download() into the bundle.
+class DeviceBundle {
+ public:
+  explicit DeviceBundle(const ForwardArgs& host) : host_(host), args(host) {
+    for (ConstTensor* t : {&args.q, &args.k, &args.v, &args.g, &args.beta, &args.A_log,
+                           &args.dt_bias, &args.initial_state.tensor, &args.cu_seqlens}) {
+      if (*t) t->data = memory_.copy_of(t->data, extent_bytes(*t));
+    }
+    for (Tensor* t : {&args.o, &args.final_state.tensor}) {
+      if (*t) t->data = memory_.copy_of(t->data, extent_bytes(*t));
+    }
+    if (args.cu_seqlens) context.host_cu_seqlens = host.cu_seqlens.data;
+    context.status = static_cast<std::uint32_t*>(memory_.allocate(4, 0));
+    const std::size_t bytes = workspace_bytes(args, context);
+    args.workspace = {memory_.allocate(bytes, 0xA5), bytes};
+  }
+
+  Ran run() { return forward(args, context); }
+
+  void download() const {
+    check_cuda(cudaDeviceSynchronize(), "the kernel: ");
+    const auto back = [](const Tensor& to, const Tensor& from) {
+      if (to)
+        check_cuda(cudaMemcpy(to.data, from.data, extent_bytes(to), cudaMemcpyDeviceToHost),
+                   "back: ");
+    };
+    back(host_.o, args.o);
+    back(host_.final_state.tensor, args.final_state.tensor);
+  }
+
+  std::uint32_t status() const {
+    std::uint32_t word = 0;
+    check_cuda(cudaMemcpy(&word, context.status, 4, cudaMemcpyDeviceToHost), "status: ");
+    return word;
+  }
+
+ private:
+  ForwardArgs host_;
+  DeviceMemory memory_;
+
+ public:
+  ForwardArgs args;
+  CudaContext context;
+};
+
+struct CudaAnswer {
+  std::vector<double> o, final_state;
+  Ran ran;
+};
+
+inline CudaAnswer run_cuda(Bundle& b) {
+  b.poison_outputs();
+  const ForwardArgs host = b.args();
+  DeviceBundle device(host);
+  CudaAnswer a;
+  a.ran = device.run();
+  device.download();
+  EXPECT_EQ(b.damage(), "");
+  EXPECT_EQ(device.status(), 0u);
+  a.o = values(as_const(host.o));
+  if (host.final_state) {
+    a.final_state = values(ConstState{as_const(host.final_state.tensor), host.final_state.layout});
+  }
+  return a;
+}
+
+// The case with what the backend's fast path takes: heads of 128, 16-bit inputs and outputs.
+inline Case in_mixed(Case c) {
+  c.K = c.V = 128;
+  c.dtype = DType::bf16;
+  c.output_dtype = DType::bf16;
+  if (c.gate_dtype != DType::bf16) c.gate_dtype = DType::f32;
+  if (c.beta_dtype != DType::bf16) c.beta_dtype = DType::f32;
+  if (c.parameter_dtype != DType::bf16) c.parameter_dtype = DType::f32;
+  if (c.initial_state) c.initial_state->dtype = DType::f32;
+  if (c.final_state) c.final_state->dtype = DType::f32;
+  c.options.precision = Precision::mixed;
+  c.options.chunk = 32;
+  if (c.options.key_window && *c.options.key_window > 32) c.options.key_window.reset();
+  return c;
+}
+
+// Bit for bit, but -0 equals +0 and NaN equals NaN; empty if so, else where and what.
+inline std::string first_difference(const std::vector<double>& a, const std::vector<double>& b,
+                                    std::size_t begin = 0, std::size_t end = SIZE_MAX) {
+  if (a.size() != b.size()) return "sizes differ";
+  for (std::size_t i = begin; i < std::min(end, a.size()); ++i) {
+    if (a[i] == b[i] || (a[i] != a[i] && b[i] != b[i])) continue;
+    return "element " + std::to_string(i) + ": " + std::to_string(a[i]) + " and " +
+           std::to_string(b[i]);
+  }
+  return "";
+}
+
+}  // namespace kda::test
