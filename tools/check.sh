@@ -79,7 +79,7 @@ step "format" format
 step "house rules" tools/house.sh
 
 step "build with ASan and UBSan" build asan
-suite "tests under ASan and UBSan, every $every." build-asan -I "1,,$every"
+suite "tests under ASan and UBSan, every $every." build-asan --every "$every"
 
 step "build for fuzzing" build fuzz
 for program in build-fuzz/*_fuzz; do

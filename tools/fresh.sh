@@ -38,7 +38,8 @@ child=
 cleanup() {
   trap '' INT TERM
   if [ -n "$child" ]; then
-    kill -TERM "$child" 2>/dev/null || true
+    # unshare blocks the gentler signals; its end takes the whole namespace along.
+    kill -KILL "$child" 2>/dev/null || true
     wait "$child" 2>/dev/null || true
   fi
   if [ "$keep" = yes ]; then

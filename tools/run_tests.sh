@@ -1,31 +1,55 @@
 #!/usr/bin/env bash
-# tools/run_tests.sh BUILD_DIR [ctest options]
-# Runs the tests of a build folder, names what skipped and why, and ends with one line:
-# N passed, N failed[, N skipped]. Exits 1 if a test failed or none ran.
+# tools/run_tests.sh BUILD_DIR [--every N] [--filter PATTERN]
+# Runs kda_tests of a build folder in parallel shards (all tests, every N-th, or those that a
+# GoogleTest filter names), shows what failed, names what skipped and why, and ends with one line:
+# N passed, N failed[, N skipped]. Exits 1 if a test failed or none passed.
+# A test that crashes or hangs counts as failed, and so do those its shard could not run any more.
 set -uo pipefail
 
 build=$1
 shift
-report=$(mktemp)
-trap 'rm -f "$report"' EXIT
+every=1 filter='*'
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --every) every=$2 ;;
+    --filter) filter=$2 ;;
+    *) sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
+  esac
+  shift 2
+done
 
-ctest --test-dir "$build" -j "${JOBS:-$(nproc)}" --output-on-failure --no-tests=error \
-  --output-junit "$report" "$@"
-status=$?
+jobs=${JOBS:-$(nproc)}
+shards=$((jobs * 8))  # many small ones: no core waits long for the last
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
-attribute() { sed -n "s/^\s*$1=\"\([0-9]*\)\".*/\1/p" "$report" | head -n 1; }
-total=$(attribute tests)
-failed=$(attribute failures)
-skipped=$(($(attribute skipped) + $(attribute disabled)))
-: "${total:=0}" "${failed:=0}"
-passed=$((total - failed - skipped))
-# ctest itself may fail: no tests, a binary that cannot list its tests.
-[ "$status" -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
+shard() {  # INDEX
+  local log=$logs/$1 status=0
+  GTEST_TOTAL_SHARDS=$((shards * every)) GTEST_SHARD_INDEX=$(($1 * every)) \
+    timeout 1200 "$build/kda_tests" --gtest_filter="$filter" --gtest_color=no \
+    >"$log.out" 2>&1 || status=$?
+  awk -v name="shard $1" -v exit_status="$status" -v tally="$log.tally" -f tools/tally.awk "$log.out"
+}
+export -f shard
+export build every filter shards logs
+
+if [ ! -x "$build/kda_tests" ]; then
+  echo "$build/kda_tests is not there: build first" >&2
+  echo "0 passed, 1 failed"
+  exit 1
+fi
+seq 0 $((shards - 1)) | xargs -P "$jobs" -I{} bash -c 'shard {}'
+
+read -r passed failed skipped < <(cat "$logs"/*.tally |
+  awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }')
+# A shard whose tally is missing never came to an end.
+for ((i = 0; i < shards; ++i)); do
+  [ -s "$logs/$i.tally" ] || failed=$((failed + 1))
+done
 
 if [ "$skipped" -gt 0 ]; then
   echo "Skipped, and why:"
-  # GoogleTest prints the reason below "FILE:LINE: Skipped".
-  awk '/^[^ ].*: Skipped$/ { getline; print "  " $0 }' "$report" | sort | uniq -c
+  cat "$logs"/*.out | awk '/: Skipped$/ { getline; print "  " $0 }' | sort | uniq -c
 fi
 line="$passed passed, $failed failed"
 [ "$skipped" -eq 0 ] || line="$line, $skipped skipped"
