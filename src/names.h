@@ -81,6 +81,7 @@ inline constexpr auto kNames<Isa> = std::to_array<Named<Isa>>({
     {Isa::sse4, "sse4"},
     {Isa::avx2, "avx2"},
     {Isa::avx512, "avx512"},
+    {Isa::avx512_bf16, "avx512_bf16"},
     {Isa::neon, "neon"},
 });
 

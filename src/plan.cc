@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checks.h"
@@ -216,9 +217,23 @@ void check_numbers(const Options& options) {
   }
 }
 
-Precision resolve(Precision asked, DType q) {
+bool is_16_bit(DType t) { return t == DType::bf16 || t == DType::f16; }
+
+Precision resolve(const ForwardArgs& args) {
+  const Precision asked = args.options.precision;
+  if (asked == Precision::mixed) {
+    for (const auto& [name, x] : {std::pair{"q", &args.q}, {"k", &args.k}, {"v", &args.v}}) {
+      if (!is_16_bit(x->dtype)) {
+        throw Error("precision", std::string("mixed with ") + name + " in " + kda::name(x->dtype),
+                    "mixed with q, k and v in bf16 or f16; automatic, exact64, fp32");
+      }
+    }
+  }
   if (asked != Precision::automatic) return asked;
-  return q == DType::f64 ? Precision::exact64 : Precision::fp32;
+  if (args.q.dtype == DType::f64) return Precision::exact64;
+  const bool all_16_bit =
+      is_16_bit(args.q.dtype) && is_16_bit(args.k.dtype) && is_16_bit(args.v.dtype);
+  return all_16_bit ? Precision::mixed : Precision::fp32;
 }
 
 }  // namespace
@@ -248,7 +263,7 @@ Plan make_plan(const ForwardArgs& args) {
 
   plan.lower_bound = options.lower_bound.value_or(0);
   plan.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(plan.K)));
-  plan.precision = resolve(options.precision, args.q.dtype);
+  plan.precision = resolve(args);
   plan.chunk = options.chunk;
   choose_windows(options, plan);
   return plan;

@@ -373,11 +373,11 @@ std::vector<Refusal> enumerators() {
        [](A& a) { a.options.precision = Precision{7}; },
        "precision",
        {"exact64"}},
-      {"precision_mixed",  // not on the CPU
+      {"precision_mixed",  // of inputs that have more bits
        kda,
        [](A& a) { a.options.precision = Precision::mixed; },
        "precision",
-       {"mixed", "exact64, fp32"}},
+       {"mixed with q in f32", "bf16 or f16"}},
       {"reference",
        kda,
        [](A& a) { a.options.reference = Reference{4}; },

@@ -172,9 +172,9 @@ TEST(PlanPrecision, FollowsTheQueries) {
   Case c = small();
   EXPECT_EQ(make_plan(make(c).args()).precision, Precision::fp32);
   c.dtype = DType::bf16;
-  EXPECT_EQ(make_plan(make(c).args()).precision, Precision::fp32);
+  EXPECT_EQ(make_plan(make(c).args()).precision, Precision::mixed);
   c.dtype = DType::f16;
-  EXPECT_EQ(make_plan(make(c).args()).precision, Precision::fp32);
+  EXPECT_EQ(make_plan(make(c).args()).precision, Precision::mixed);
   c.options.precision = Precision::exact64;
   EXPECT_EQ(make_plan(make(c).args()).precision, Precision::exact64);
   c.dtype = DType::f64;

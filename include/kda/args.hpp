@@ -40,7 +40,7 @@ enum class Reference : std::uint8_t {
 };
 
 enum class Precision : std::uint8_t {
-  automatic,  // follows the dtype of q: f64 exact64; f32, bf16 and f16 fp32 (on CUDA 16-bit: mixed)
+  automatic,  // follows q, k, v: q in f64 exact64; all three in bf16 or f16 mixed; else fp32
   exact64,    // fp64 throughout
   fp32,       // fp32 operands and arithmetic, gate sums in fp64
   mixed,      // 16-bit inputs and operands, fp32 accumulation and state

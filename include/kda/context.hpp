@@ -7,7 +7,8 @@
 namespace kda {
 
 // CPU instruction sets with kernels of their own. best: the widest that this machine has.
-enum class Isa : std::uint8_t { best, sse4, avx2, avx512, neon };
+// avx512_bf16 differs from avx512 in mixed only, by the instruction VDPBF16PS and not in its bits.
+enum class Isa : std::uint8_t { best, sse4, avx2, avx512, avx512_bf16, neon };
 
 // Runs body(0) ... body(n - 1) in any order, on any threads, and returns when all have ended. The
 // bodies share nothing, may run one after another, and never throw.

@@ -18,8 +18,7 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t head_bytes(const Plan& plan, std::size_t panels) {
   const TileShape shape = head_shape(plan, panels);
-  return plan.precision == Precision::exact64 ? tile_bytes<double>(shape)
-                                              : tile_bytes<float>(shape);
+  return work_bytes(plan.precision, shape) + kept_bytes(plan.precision, shape);
 }
 
 // All value panels of a head, cut into as many groups as keep every worker busy. Each group repeats
@@ -79,9 +78,6 @@ Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& contex
   }
   if (context.threads < 0) {
     throw Error("context.threads", std::to_string(context.threads), "0 (one a core) or more");
-  }
-  if (plan.precision == Precision::mixed) {
-    throw Error("precision", "mixed on the CPU", "automatic, exact64, fp32");
   }
   ran.precision = plan.precision;
   ran.reference = plan.reference;

@@ -12,8 +12,7 @@
 
 #include <cstddef>
 
-#include "cpu/math-inl.h"
-#include "cpu/tile.h"
+#include "cpu/dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
@@ -26,41 +25,46 @@ inline constexpr int kTileRows = 8;
 #endif
 
 // A strided left operand: element (row, k) is data[row * row_step + k * k_step].
-template <class T>
+template <class Element>
 struct Left {
-  const T* HWY_RESTRICT data;
+  const Element* data;
   std::size_t row_step, k_step;
 };
 
+template <class Dot>
+using Element = typename Dot::Format::Element;
+template <class Dot>
+using Number = typename Dot::Format::T;
+
 // acc[r][v] += sum over k < depth of left(r, k) right[k][v], k ascending.
-template <int R, int NV, class T>
-HWY_INLINE void chain(Vec<T> (&acc)[R][NV], Left<T> left, const T* HWY_RESTRICT right,
-                      std::size_t right_step, std::size_t depth) {
-  const Tag<T> d;
-  const std::size_t lanes = hn::Lanes(d);
+template <int R, int NV, class Dot>
+HWY_INLINE void chain(Vec<Number<Dot>> (&acc)[R][NV], Left<Element<Dot>> left,
+                      const Element<Dot>* HWY_RESTRICT right, std::size_t right_step,
+                      std::size_t depth) {
+  const std::size_t lanes = hn::Lanes(Tag<Number<Dot>>());
   for (std::size_t k = 0; k < depth; ++k) {
-    Vec<T> b[NV];
+    typename Dot::Right b[NV];
     HWY_UNROLL(16)
-    for (int v = 0; v < NV; ++v) b[v] = hn::LoadU(d, right + k * right_step + v * lanes);
+    for (int v = 0; v < NV; ++v) b[v] = Dot::right(right + k * right_step + v * lanes);
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
-      const Vec<T> a = hn::Set(d, left.data[r * left.row_step + k * left.k_step]);
+      const auto a = Dot::left(left.data[r * left.row_step + k * left.k_step]);
       HWY_UNROLL(16)
-      for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
+      for (int v = 0; v < NV; ++v) acc[r][v] = Dot::add(acc[r][v], a, b[v]);
     }
   }
 }
 
 // R rows of out[rows][kPanel] (times scale[row], if scale is given) += left right.
-template <int R, bool kScaled, class T>
-HWY_INLINE void panel_tile(T* HWY_RESTRICT out, std::size_t out_step, Left<T> left,
-                           const T* HWY_RESTRICT right, std::size_t right_step, std::size_t depth,
-                           const T* HWY_RESTRICT scale) {
-  const Tag<T> d;
+template <int R, bool kScaled, class Dot>
+HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
+                           Left<Element<Dot>> left, const Element<Dot>* HWY_RESTRICT right,
+                           std::size_t depth, const Number<Dot>* HWY_RESTRICT scale) {
+  const Tag<Number<Dot>> d;
   const std::size_t lanes = hn::Lanes(d);
   constexpr int NV = 2;
   for (std::size_t c = 0; c < kPanel; c += NV * lanes) {
-    Vec<T> acc[R][NV];
+    Vec<Number<Dot>> acc[R][NV];
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       HWY_UNROLL(16)
@@ -69,7 +73,7 @@ HWY_INLINE void panel_tile(T* HWY_RESTRICT out, std::size_t out_step, Left<T> le
         if constexpr (kScaled) acc[r][v] = hn::Mul(acc[r][v], hn::Set(d, scale[r]));
       }
     }
-    chain<R, NV, T>(acc, left, right + c, right_step, depth);
+    chain<R, NV, Dot>(acc, left, right + c, kPanel, depth);
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       HWY_UNROLL(16)
@@ -79,15 +83,15 @@ HWY_INLINE void panel_tile(T* HWY_RESTRICT out, std::size_t out_step, Left<T> le
 }
 
 // out[rows][kPanel] (times scale[row]) += left[rows][depth] right[depth][kPanel].
-template <bool kScaled, class T>
-HWY_INLINE void panel_product(std::size_t rows, T* HWY_RESTRICT out, std::size_t out_step,
-                              Left<T> left, const T* HWY_RESTRICT right, std::size_t right_step,
-                              std::size_t depth, const T* HWY_RESTRICT scale = nullptr) {
+template <bool kScaled, class Dot>
+HWY_INLINE void panel_product(std::size_t rows, Number<Dot>* out, std::size_t out_step,
+                              Left<Element<Dot>> left, const Element<Dot>* right,
+                              std::size_t depth, const Number<Dot>* scale = nullptr) {
   std::size_t r = 0;
   const auto tile = [&]<int R>() HWY_ATTR {
-    panel_tile<R, kScaled, T>(out + r * out_step, out_step,
-                              {left.data + r * left.row_step, left.row_step, left.k_step}, right,
-                              right_step, depth, kScaled ? scale + r : nullptr);
+    panel_tile<R, kScaled, Dot>(out + r * out_step, out_step,
+                                {left.data + r * left.row_step, left.row_step, left.k_step}, right,
+                                depth, kScaled ? scale + r : nullptr);
     r += R;
   };
   while (rows - r >= kTileRows) tile.template operator()<kTileRows>();

@@ -16,31 +16,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
 
-template <class T>
+template <class Dot>
 class Head {
+  using F = typename Dot::Format;
+  using T = typename F::T;
+
  public:
   Head(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch)
       : args_(args),
         plan_(plan),
         task_(task),
         shape_(head_shape(plan, task.panels)),
-        tile_(place_tile<T>(shape_, scratch)),
+        work_(place_work<F>(shape_, scratch)),
+        kept_(place_kept<F>(shape_, static_cast<char*>(scratch) +
+                                        work_bytes(plan.precision, shape_))),
         where_(stretch(args, plan, task.n)),
         h_(task.hv / (plan.HV / plan.H)),
         Kp_(shape_.Kp()) {
-    how_.key_window = static_cast<std::size_t>(plan.key_window);
-    how_.shift = plan.shift;
-    how_.cuts = plan.cuts;
-    how_.cut_bits = plan.cut_bits;
-    how_.midpoint = shape_.midpoint;
-    how_.corrects = plan.op != Op::linear;
+    form_.key_window = static_cast<std::size_t>(plan.key_window);
+    form_.shift = plan.shift;
+    form_.cuts = plan.cuts;
+    form_.cut_bits = plan.cut_bits;
+    form_.midpoint = shape_.midpoint;
+    form_.corrects = plan.op != Op::linear;
     read_gate_form();
   }
 
   void run(HeadCounts& counts) {
-    load_state();
     WindowCounts windows;
-    Chunks<T> chunks(shape_, how_, tile_, windows);
+    Chunks<Dot> chunks(shape_, form_, kept_, work_, windows);
+    load_state();
+    chunks.begin();
     for (std::int64_t at = 0; at < where_.length; at += plan_.chunk) {
       const std::int64_t end = std::min(at + plan_.chunk, where_.length);
       for (std::int64_t t = at; t < end; ++t) add_token(chunks, where_.first + t);
@@ -64,30 +70,30 @@ class Head {
   }
 
   void read_gate_form() {
-    form_.gate = plan_.gate;
+    gate_form_.gate = plan_.gate;
     if (plan_.gate == Gate::log) return;
-    form_.bound = static_cast<T>(plan_.lower_bound);
+    gate_form_.bound = static_cast<T>(plan_.lower_bound);
     if (args_.A_log) {
-      form_.rate = exp_of(load_element<T>(args_.A_log.data, args_.A_log.dtype,
+      gate_form_.rate = exp_of(load_element<T>(args_.A_log.data, args_.A_log.dtype,
                                           task_.hv * args_.A_log.stride[0]));
     }
-    std::fill(tile_.dt_bias, tile_.dt_bias + Kp_, T(0));
+    std::fill(work_.dt_bias, work_.dt_bias + Kp_, T(0));
     if (args_.dt_bias) {
       const ConstTensor& b = args_.dt_bias;
       const std::int64_t index = task_.hv * b.stride[0];
       if (plan_.op == Op::kda) {
-        load_row<T>(b.data, b.dtype, index, shape_.K, Kp_, tile_.dt_bias);
+        load_row<T>(b.data, b.dtype, index, shape_.K, Kp_, work_.dt_bias);
       } else {
-        std::fill(tile_.dt_bias, tile_.dt_bias + Kp_, load_element<T>(b.data, b.dtype, index));
+        std::fill(work_.dt_bias, work_.dt_bias + Kp_, load_element<T>(b.data, b.dtype, index));
       }
     }
-    form_.dt_bias = tile_.dt_bias;
+    gate_form_.dt_bias = work_.dt_bias;
   }
 
-  void add_token(Chunks<T>& chunks, std::int64_t t) {
+  void add_token(Chunks<Dot>& chunks, std::int64_t t) {
     read_gate(t);
-    T* k = tile_.row;
-    T* q = tile_.row + Kp_;
+    T* k = work_.row;
+    T* q = work_.row + Kp_;
     load_row<T>(args_.k.data, args_.k.dtype, at(args_.k, where_.row, t, h_), shape_.K, Kp_, k);
     load_row<T>(args_.q.data, args_.q.dtype, at(args_.q, where_.row, t, h_), shape_.K, Kp_, q);
     normalise_row<T>(k, Kp_, plan_.norm, T(1));
@@ -107,16 +113,16 @@ class Head {
   void read_gate(std::int64_t t) {
     const ConstTensor& g = args_.g;
     if (!g) {
-      std::fill(tile_.gate, tile_.gate + Kp_, 0.0);
+      std::fill(work_.gate, work_.gate + Kp_, 0.0);
       return;
     }
-    T* x = tile_.row;
+    T* x = work_.row;
     if (plan_.op == Op::kda) {
       load_row<T>(g.data, g.dtype, at(g, where_.row, t, task_.hv), shape_.K, Kp_, x);
     } else {
       std::fill(x, x + Kp_, load_element<T>(g.data, g.dtype, at(g, where_.row, t, task_.hv)));
     }
-    gate_bits<T>(form_, x, shape_.K, Kp_, tile_.gate);
+    gate_bits<T>(gate_form_, x, shape_.K, Kp_, work_.gate);
   }
 
   T read_beta(std::int64_t t) const {
@@ -136,7 +142,7 @@ class Head {
     const ConstTensor& v = args_.v;
     const std::int64_t first = static_cast<std::int64_t>((task_.first_panel + panel) * kPanel);
     for (std::size_t i = 0; i < rows; ++i) {
-      T* out = tile_.output + 2 * i * kPanel;
+      T* out = work_.output + 2 * i * kPanel;
       load_row<T>(v.data, v.dtype,
                   at(v, where_.row, t + static_cast<std::int64_t>(i), task_.hv) + first,
                   columns(panel), kPanel, out);
@@ -150,7 +156,7 @@ class Head {
     for (std::size_t i = 0; i < rows; ++i) {
       store_row<T>(args_.o.data, o.dtype,
                    at(o, where_.row, t + static_cast<std::int64_t>(i), task_.hv) + first,
-                   columns(panel), tile_.output + (2 * i + 1) * kPanel);
+                   columns(panel), work_.output + (2 * i + 1) * kPanel);
     }
   }
 
@@ -165,7 +171,7 @@ class Head {
     for (std::size_t p = 0; p < task_.panels; ++p) {
       const std::size_t first = (task_.first_panel + p) * kPanel;
       for (std::size_t k = 0; k < shape_.K; ++k) {
-        T* row = tile_.S + (p * shape_.K + k) * kPanel;
+        T* row = kept_.S + (p * shape_.K + k) * kPanel;
         for (std::size_t c = 0; c < columns(p); ++c) {
           f(row[c], base + static_cast<std::int64_t>(k) * k_step +
                         static_cast<std::int64_t>(first + c) * v_step);
@@ -175,7 +181,7 @@ class Head {
   }
 
   void load_state() {
-    std::fill(tile_.S, tile_.S + task_.panels * shape_.K * kPanel, T(0));
+    std::fill(kept_.S, kept_.S + task_.panels * shape_.K * kPanel, T(0));
     if (!args_.initial_state) return;
     const ConstTensor& x = args_.initial_state.tensor;
     each_state_element(args_.initial_state, [&](T& s, std::int64_t index) {
@@ -199,24 +205,32 @@ class Head {
   const Plan& plan_;
   const HeadTask& task_;
   const TileShape shape_;
-  Tile<T> tile_;
+  Work<F> work_;
+  Kept<F> kept_;
   const Stretch where_;
   const std::int64_t h_;  // key head
   const std::size_t Kp_;
-  Rebasing how_;
-  GateForm<T> form_;
+  ChunkForm form_;
+  GateForm<T> gate_form_;
 };
 
-template <class T>
+template <class Dot>
 void run_head(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch,
               HeadCounts& counts) {
-  // A denormal costs a hundred cycles on some processors, and decay makes many in fp32.
-  const FloatMode mode(sizeof(T) == 4 ? Denormals::flushed : Denormals::kept);
-  Head<T>(args, plan, task, scratch).run(counts);
+  const FloatMode mode(denormals(plan.precision));
+  Head<Dot>(args, plan, task, scratch).run(counts);
 }
 
-HeadKernel kernel(Precision precision) {
-  return precision == Precision::exact64 ? run_head<double> : run_head<float>;
+HeadKernel kernel(Precision precision, [[maybe_unused]] bool native_pairs) {
+  switch (precision) {
+    case Precision::exact64: return run_head<FusedDot<Exact64>>;
+    case Precision::mixed:
+#if HWY_TARGET == HWY_AVX3
+      if (native_pairs) return run_head<NativePairDot>;
+#endif
+      return run_head<PairDot>;
+    default: return run_head<FusedDot<Fp32>>;
+  }
 }
 
 }  // namespace kda::cpu::HWY_NAMESPACE
@@ -226,7 +240,8 @@ HWY_AFTER_NAMESPACE();
 namespace kda::cpu {
 
 HeadKernel head_kernel(Isa isa, Precision precision) {
-  KDA_RETURN_FOR_ISA(isa, kernel(precision))
+  const bool native_pairs = isa == Isa::avx512_bf16;
+  KDA_RETURN_FOR_ISA(native_pairs ? Isa::avx512 : isa, kernel(precision, native_pairs))
 }
 
 }  // namespace kda::cpu

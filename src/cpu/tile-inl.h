@@ -12,24 +12,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
+#include <type_traits>
 
+#include "cpu/factors-inl.h"
 #include "cpu/gemm-inl.h"
 #include "cpu/rows-inl.h"
 #include "cpu/tile.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
-
-// How a chunk is cut and rebased: the part of the plan that the stages need.
-struct Rebasing {
-  std::size_t key_window = 32;  // tokens, at most
-  int shift = 0;                // m of (11)
-  bool cuts = false;            // a window also ends where its sum passes
-  double cut_bits = 0;          // so many bits
-  bool midpoint = false;
-  bool corrects = true;         // false: linear attention, Z = V
-};
 
 struct WindowCounts {
   std::int64_t windows = 0, one_token = 0;
@@ -38,221 +29,192 @@ struct WindowCounts {
 // One chunk after another of one (sequence, value head). Tokens are appended one by one or many at
 // a time, with the same bits: every number below is computed from the token's own row and earlier
 // ones by one chain of operations (gemm-inl.h).
-template <class T>
+template <class Dot>
 class Chunks {
+  using F = typename Dot::Format;
+  using T = typename F::T;
+  using Element = typename F::Element;
+  static constexpr std::size_t kTerms = F::kTerms;
+  // What stays in T: the triangular solve.
+  using PlainDot = FusedDot<std::conditional_t<kTerms == 1, F, Fp32>>;
+
  public:
-  Chunks(const TileShape& shape, const Rebasing& rebasing, Tile<T>& tile, WindowCounts& counts)
-      : shape_(shape), how_(rebasing), t_(tile), counts_(counts), Kp_(shape.Kp()), Cp_(shape.Cp()) {
+  Chunks(const TileShape& shape, const ChunkForm& form, Kept<F>& kept, Work<F>& work,
+         WindowCounts& counts)
+      : shape_(shape), form_(form), kept_(kept), work_(work), counts_(counts),
+        factors_(shape, form, kept, work), Kp_(shape.Kp()), Cp_(shape.Cp()) {}
+
+  // An empty chunk over the state in kept.S.
+  void begin() {
+    *kept_.position = {};
+    scored_ = 0;
+    refresh_state();
   }
 
-  std::size_t length() const { return length_; }
+  // Goes on where kept stands.
+  void resume() {
+    scored_ = length();
+    if (length() > 0) factors_.split_start();
+  }
 
-  // Takes the token whose normalised rows are in tile.row (k, then q), whose gate is in tile.gate.
-  // The token's scores follow with finish_rows().
+  std::size_t length() const { return static_cast<std::size_t>(kept_.position->length); }
+
+  // Takes the token whose normalised rows are in work.row (k, then q), whose gate is in work.gate.
+  // Its scores follow with finish_rows().
   void add_row(T beta, int key_exponent, int query_exponent) {
-    const std::size_t i = length_;
+    const std::size_t i = length();
+    Position& at = *kept_.position;
     if (i == 0) {
-      open_window(0);
-      std::copy_n(t_.gate, Kp_, t_.start);
-      split_start();
-    } else if (advance_sums() || i - first_ >= how_.key_window) {
-      finish_rows();
-      open_window(i);
-      rebase_earlier_rows();
-      const Tag<double> dd;
-      for (std::size_t c = 0; c < Kp_; c += hn::Lanes(dd)) {
-        hn::Store(hn::Add(hn::Load(dd, t_.start + c), hn::Load(dd, t_.gate + c)), dd, t_.start + c);
-      }
-      split_start();
+      at.first = 0;
+      std::copy_n(work_.gate, Kp_, kept_.start);
+      factors_.split_start();
+      std::fill(kept_.local, kept_.local + Kp_, 0.0);
     } else {
-      std::swap(t_.local, t_.gate);
+      const bool cut = factors_.advance_sums();
+      if (cut || i - first() >= form_.key_window) {
+        finish_rows();
+        count_window();
+        at.first = static_cast<std::int32_t>(i);
+        factors_.open_window(i);
+      } else {
+        std::copy_n(work_.gate, Kp_, kept_.local);
+      }
     }
-    if (i == first_) std::fill(t_.local, t_.local + Kp_, 0.0);
-    t_.beta[i] = beta;
-    t_.row_scale[2 * i] = -beta * power_of_two<T>(key_exponent);
-    t_.row_scale[2 * i + 1] = power_of_two<T>(query_exponent);
-    t_.key_scale[i] = power_of_two<T>(key_exponent);
-    write_factors(i, power_of_two<T>(-key_exponent), power_of_two<T>(-query_exponent));
-    ++length_;
+    work_.beta[i] = beta;
+    work_.row_scale[2 * i] = -beta * power_of_two<T>(key_exponent);
+    work_.row_scale[2 * i + 1] = power_of_two<T>(query_exponent);
+    kept_.key_scale[i] = power_of_two<T>(key_exponent);
+    factors_.write_rows(i, first() > 0, power_of_two<T>(-key_exponent),
+                        power_of_two<T>(-query_exponent));
+    ++at.length;
+    ++at.tokens;
   }
 
   // (6) and (7) of all rows that have none yet. They lie in one window.
   void finish_rows() {
-    if (scored_ == length_) return;
-    const std::size_t begin = scored_, end = length_;
-    if (how_.midpoint) rebase_to_midpoint();
-    write_columns(begin, end, static_cast<T>(how_.midpoint ? 0 : how_.shift));
-    if (how_.midpoint) restore_after_midpoint();
-    std::memset(t_.scores + 2 * begin * Cp_, 0, 2 * (end - begin) * Cp_ * sizeof(T));
+    const std::size_t begin = scored_, end = length();
+    if (begin == end) return;
+    if (form_.midpoint) factors_.rebase_to_midpoint(first(), end);
+    factors_.write_columns(begin, end, static_cast<T>(form_.shift));
+    if (form_.midpoint) factors_.restore_after_midpoint(first(), end);
+    std::memset(work_.scores + 2 * begin * Cp_, 0, 2 * (end - begin) * Cp_ * sizeof(T));
     std::size_t row = 2 * begin;
     const auto tile = [&]<int R>() HWY_ATTR {
-      if (first_ > 0) score_tile<R>(row, t_.cross_rows, 0, first_, false);
-      score_tile<R>(row, t_.window_rows, first_, (row + R) / 2, true);
+      if (first() > 0) score_tile<R>(row, work_.cross_rows, 0, first(), false);
+      score_tile<R>(row, work_.window_rows, first(), (row + R) / 2, true);
       row += R;
     };
     while (2 * end - row >= kTileRows) tile.template operator()<kTileRows>();
     if (kTileRows > 4 && 2 * end - row >= 4) tile.template operator()<4>();
     if (2 * end - row >= 2) tile.template operator()<2>();
+    if constexpr (kTerms > 1) split_scores(begin, end);
     scored_ = end;
   }
 
-  // (8) and (9) of tokens [begin, length) in one panel: tile.output holds V in its even rows, and
-  // holds O in its odd ones afterwards.
+  // (8) and (9) of tokens [begin, length) in one panel: work.output holds V in its even rows and
+  // zeros in its odd ones; these hold O afterwards.
   void outputs(std::size_t panel, std::size_t begin) {
-    const std::size_t end = length_, rows = end - begin;
-    const T* S = t_.S + panel * shape_.K * kPanel;
-    T* Z = t_.Z + panel * shape_.chunk * kPanel;
-    T* out = t_.output + 2 * begin * kPanel;
-    panel_product<false, T>(2 * rows, out, kPanel, {t_.state_rows + 2 * begin * Kp_, Kp_, 1}, S,
-                            kPanel, shape_.K);
-    for (std::size_t i = begin; i < end; i += kSolveRows) solve(Z, i, std::min(i + kSolveRows, end));
-    for (std::size_t i = begin; i < end; i += kSolveRows) {
-      const std::size_t stop = std::min(i + kSolveRows, end);
-      panel_product<false, T>(stop - i, t_.output + (2 * i + 1) * kPanel, 2 * kPanel,
-                              {t_.scores + (2 * i + 1) * Cp_, 2 * Cp_, 1}, Z, kPanel, stop);
+    const std::size_t end = length();
+    const std::size_t state_step = (shape_.K + kTerms - 1) / kTerms;
+    const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
+    T* Z = kept_.Z + panel * shape_.chunk * kPanel;
+    Element* Z_operand = kept_.Z_operand + panel * value_step * kPanel;
+    panel_product<false, Dot>(2 * (end - begin), work_.output + 2 * begin * kPanel, kPanel,
+                              {work_.state_rows + 2 * begin * Kp_ / kTerms, Kp_ / kTerms, 1},
+                              kept_.S_operand + panel * state_step * kPanel, state_step);
+    for (std::size_t i = begin; i < end; i += kRowBlock) solve(Z, i, std::min(i + kRowBlock, end));
+    if constexpr (kTerms > 1) pack_rows(Z, begin / kTerms * kTerms, end, Z_operand);
+    for (std::size_t i = begin; i < end; i += kRowBlock) {
+      const std::size_t stop = std::min(i + kRowBlock, end), terms = (stop + kTerms - 1) / kTerms;
+      T* out = work_.output + (2 * i + 1) * kPanel;
+      const auto product = [&](const Element* rows, std::size_t step) HWY_ATTR {
+        panel_product<false, Dot>(stop - i, out, 2 * kPanel, {rows, step, 1}, Z_operand, terms);
+      };
+      if constexpr (kTerms == 1) {
+        product(work_.scores + (2 * i + 1) * Cp_, 2 * Cp_);
+      } else {
+        product(work_.scores_high + i * Cp_ / kTerms, Cp_ / kTerms);
+        product(work_.scores_low + i * Cp_ / kTerms, Cp_ / kTerms);
+      }
     }
   }
+
+  bool full() const { return length() == shape_.chunk; }
 
   // (10): S moves over the chunk's tokens, and an empty chunk is open.
   void close() {
-    const Tag<T> d;
-    const Tag<double> dd;
-    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-      const Split<T> last = split_bits<T>(t_.local + c);
-      const auto power = exp2_fraction<T>(last.fraction);
-      for (std::size_t i = 0; i < length_; ++i) {
-        const auto k = hn::Mul(hn::Load(d, t_.key + i * Kp_ + c), power);
-        const auto n = hn::Sub(last.whole, hn::Load(d, t_.whole + i * Kp_ + c));
-        hn::Store(hn::Mul(k, pow2<T>(n)), d, t_.key_end + i * Kp_ + c);
-      }
-      for (std::size_t e = c; e < c + hn::Lanes(d); e += hn::Lanes(dd)) {
-        const auto sum = hn::Add(hn::Load(dd, t_.start + e), hn::Load(dd, t_.local + e));
-        hn::Store(sum, dd, t_.gate + e);
-      }
-      const Split<T> all = split_bits<T>(t_.gate + c);
-      hn::Store(hn::Mul(exp2_fraction<T>(all.fraction), pow2<T>(all.whole)), d, t_.decay + c);
-    }
+    if (length() == 0) return;
+    factors_.write_ends(length());
+    const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
+    const std::size_t terms = (length() + kTerms - 1) / kTerms;
     for (std::size_t p = 0; p < shape_.panels; ++p) {
-      panel_product<true, T>(shape_.K, t_.S + p * shape_.K * kPanel, kPanel, {t_.key_end, 1, Kp_},
-                             t_.Z + p * shape_.chunk * kPanel, kPanel, length_, t_.decay);
+      T* S = kept_.S + p * shape_.K * kPanel;
+      const Element* Z = kept_.Z_operand + p * value_step * kPanel;
+      panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms,
+                               work_.decay);
+      if constexpr (kTerms > 1) {
+        panel_product<false, Dot>(shape_.K, S, kPanel, {work_.end_low, 1, Kp_}, Z, terms);
+      }
     }
     count_window();
-    length_ = scored_ = first_ = 0;
+    kept_.position->length = kept_.position->first = 0;
+    scored_ = 0;
+    refresh_state();
   }
 
  private:
-  static constexpr std::size_t kSolveRows = 8;
+  static constexpr std::size_t kRowBlock = 8;
+
+  std::size_t first() const { return static_cast<std::size_t>(kept_.position->first); }
 
   void count_window() {
-    if (length_ == first_) return;
     ++counts_.windows;
-    counts_.one_token += length_ - first_ == 1;
+    counts_.one_token += length() - first() == 1;
   }
 
-  void open_window(std::size_t i) {
-    count_window();
-    first_ = i;
-  }
-
-  // tile.gate = tile.local + tile.gate; true if that passes the cut in some channel.
-  bool advance_sums() {
-    const Tag<double> dd;
-    const auto limit = hn::Set(dd, how_.cuts ? -how_.cut_bits : -hwy::HighestValue<double>());
-    auto beyond = hn::Lt(limit, limit);
-    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(dd)) {
-      const auto sum = hn::Add(hn::Load(dd, t_.local + c), hn::Load(dd, t_.gate + c));
-      beyond = hn::Or(beyond, hn::Lt(sum, limit));
-      hn::Store(sum, dd, t_.gate + c);
-    }
-    return how_.cuts && !hn::AllFalse(dd, beyond);
-  }
-
-  void split_start() {
-    const Tag<T> d;
-    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-      const Split<T> s = split_bits<T>(t_.start + c);
-      hn::Store(exp2_fraction<T>(s.fraction), d, t_.start_power + c);
-      hn::Store(s.whole, d, t_.start_whole + c);
-    }
-  }
-
-  // A window opens at token first_; tile.gate holds the sum of gates from the last window's first
-  // token to it. Earlier keys are measured from the new first token, for (12).
-  void rebase_earlier_rows() {
-    const Tag<T> d;
-    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-      const Split<T> step = split_bits<T>(t_.gate + c);
-      const auto power = exp2_fraction<T>(step.fraction);
-      for (std::size_t j = 0; j < first_; ++j) {
-        T* key = t_.key + j * Kp_ + c;
-        T* whole = t_.whole + j * Kp_ + c;
-        hn::Store(hn::Mul(hn::Load(d, key), power), d, key);
-        hn::Store(hn::Sub(hn::Load(d, whole), step.whole), d, whole);
+  // S as it is stored, and as the products read it.
+  void refresh_state() {
+    const std::size_t count = shape_.panels * shape_.K * kPanel;
+    if constexpr (std::is_same_v<T, float>) {
+      const Tag<float> d;
+      for (std::size_t i = 0; form_.bf16_state && i < count; i += hn::Lanes(d)) {
+        hn::Store(hn::BitCast(d, bf16_bits(hn::Load(d, kept_.S + i))), d, kept_.S + i);
       }
     }
-    write_columns(0, first_, T(0));
-  }
-
-  // The factors of token i that depend on its own row only.
-  void write_factors(std::size_t i, T key_down, T query_down) {
-    const Tag<T> d;
-    const auto shift = hn::Set(d, static_cast<T>(how_.shift));
-    const auto kd = hn::Set(d, key_down), qd = hn::Set(d, query_down);
-    const T* k = t_.row;
-    const T* q = t_.row + Kp_;
-    T* state = t_.state_rows + 2 * i * Kp_;
-    T* window = t_.window_rows + 2 * i * Kp_;
-    T* cross = t_.cross_rows + 2 * i * Kp_;
-    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-      const auto kv = hn::Load(d, k + c), qv = hn::Load(d, q + c);
-      const Split<T> l = split_bits<T>(t_.local + c);
-      const auto power = exp2_fraction<T>(l.fraction);
-      const auto inverse = exp2_fraction<T>(hn::Neg(l.fraction));
-      hn::Store(hn::Mul(kv, inverse), d, t_.key + i * Kp_ + c);
-      hn::Store(l.whole, d, t_.whole + i * Kp_ + c);
-      const auto from_start = hn::Mul(hn::Mul(power, hn::Load(d, t_.start_power + c)),
-                                      pow2<T>(hn::Add(l.whole, hn::Load(d, t_.start_whole + c))));
-      hn::Store(how_.corrects ? hn::Neg(hn::Mul(kv, from_start)) : hn::Zero(d), d, state + c);
-      hn::Store(hn::Mul(qv, from_start), d, state + Kp_ + c);
-      const auto in_window = hn::Mul(power, pow2<T>(hn::Add(l.whole, shift)));
-      hn::Store(hn::Mul(hn::Mul(kv, kd), in_window), d, window + c);
-      hn::Store(hn::Mul(hn::Mul(qv, qd), in_window), d, window + Kp_ + c);
-      if (first_ > 0) {
-        const auto before = hn::Mul(power, pow2<T>(l.whole));
-        hn::Store(hn::Mul(hn::Mul(kv, kd), before), d, cross + c);
-        hn::Store(hn::Mul(hn::Mul(qv, qd), before), d, cross + Kp_ + c);
+    if constexpr (kTerms > 1) {
+      const std::size_t step = (shape_.K + 1) / 2;
+      for (std::size_t p = 0; p < shape_.panels; ++p) {
+        pack_rows(kept_.S + p * shape_.K * kPanel, 0, shape_.K, kept_.S_operand + p * step * kPanel);
       }
     }
-    if (how_.midpoint) {
-      std::copy_n(t_.row, 2 * Kp_, t_.plain + 2 * i * Kp_);
-      std::copy_n(t_.local, Kp_, t_.sums + i * Kp_);
-    }
   }
 
-  // Columns [begin, end) of the right factors, k_j 2^-(L_j + shift), transposed.
-  void write_columns(std::size_t begin, std::size_t end, T shift) {
-    const Tag<T> d;
-    const std::size_t lanes = hn::Lanes(d);
-    const auto factor = [&](std::size_t j, std::size_t c) HWY_ATTR {
-      const auto n = hn::Add(hn::Load(d, t_.whole + j * Kp_ + c), hn::Set(d, shift));
-      const auto k = hn::Mul(hn::Load(d, t_.key + j * Kp_ + c), hn::Set(d, 1 / t_.key_scale[j]));
-      return hn::Mul(k, pow2<T>(hn::Neg(n)));
-    };
-    HWY_ALIGN T block[4 * kPad];
-    std::size_t j = begin;
-    for (; j + 4 <= end; j += 4) {
-      for (std::size_t c = 0; c < Kp_; c += lanes) {
-        hn::StoreInterleaved4(factor(j, c), factor(j + 1, c), factor(j + 2, c), factor(j + 3, c), d,
-                              block);
-        for (std::size_t x = 0; x < lanes; ++x) {
-          std::memcpy(t_.columns + (c + x) * Cp_ + j, block + 4 * x, 4 * sizeof(T));
+  // Rows [begin, end) of a panel as pairs of rows; a missing partner is zero.
+  HWY_INLINE void pack_rows(const T* rows, std::size_t begin, std::size_t end, Element* pairs) {
+    if constexpr (kTerms > 1) {
+      const Tag<float> d;
+      const Tag<std::uint32_t> du;
+      for (std::size_t r = begin; r < end; r += 2) {
+        for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
+          const auto even = bf16_bits(hn::Load(d, rows + r * kPanel + c));
+          const auto odd = r + 1 < end ? bf16_bits(hn::Load(d, rows + (r + 1) * kPanel + c))
+                                       : hn::Zero(du);
+          hn::Store(pack(even, odd), du, pairs + r / 2 * kPanel + c);
         }
       }
     }
-    for (; j < end; ++j) {
-      for (std::size_t c = 0; c < Kp_; c += lanes) {
-        hn::Store(factor(j, c), d, block);
-        for (std::size_t x = 0; x < lanes; ++x) t_.columns[(c + x) * Cp_ + j] = block[x];
+  }
+
+  // A_qk of rows [begin, end) as operands in two parts.
+  HWY_INLINE void split_scores(std::size_t begin, std::size_t end) {
+    if constexpr (kTerms > 1) {
+      const Tag<float> d;
+      for (std::size_t i = begin; i < end; ++i) {
+        for (std::size_t c = 0; c < Cp_; c += hn::Lanes(d)) {
+          const auto x = hn::Load(d, work_.scores + (2 * i + 1) * Cp_ + c);
+          store_operand<F>(work_.scores_high + i * Cp_ / 2, c, x);
+          store_operand<F>(work_.scores_low + i * Cp_ / 2, c, bf16_rest(x, bf16_bits(x)));
+        }
       }
     }
   }
@@ -260,8 +222,8 @@ class Chunks {
   // Rows [row, row + R) of the scores against columns [low, high); own: the row's own window, of
   // which a key sees what is before it and a query itself too.
   template <int R>
-  HWY_INLINE void score_tile(std::size_t row, const T* rows, std::size_t low, std::size_t high,
-                             bool own) {
+  HWY_INLINE void score_tile(std::size_t row, const Element* rows, std::size_t low,
+                             std::size_t high, bool own) {
     const std::size_t lanes = hn::Lanes(Tag<T>());
     std::size_t c = low;
     for (; c + lanes < high; c += 2 * lanes) score_block<R, 2>(row, rows, c, high, own);
@@ -269,7 +231,7 @@ class Chunks {
   }
 
   template <int R, int NV>
-  HWY_INLINE void score_block(std::size_t row, const T* rows, std::size_t column,
+  HWY_INLINE void score_block(std::size_t row, const Element* rows, std::size_t column,
                               std::size_t high, bool own) {
     const Tag<T> d;
     const std::size_t lanes = hn::Lanes(d);
@@ -279,39 +241,40 @@ class Chunks {
       HWY_UNROLL(16)
       for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
     }
-    chain<R, NV, T>(acc, {rows + row * Kp_, Kp_, 1}, t_.columns + column, Cp_, shape_.K);
+    chain<R, NV, Dot>(acc, {rows + row * Kp_ / kTerms, Kp_ / kTerms, 1}, kept_.columns + column,
+                      Cp_, (shape_.K + kTerms - 1) / kTerms);
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       const bool query = r & 1;  // tiles begin with a key
       const std::size_t token = (row + r) / 2;
       const std::size_t visible = own ? token + query : high;
-      const auto limit = hn::Set(d, static_cast<T>(how_.corrects || query ? visible : 0));
+      const auto limit = hn::Set(d, static_cast<T>(form_.corrects || query ? visible : 0));
       HWY_UNROLL(16)
       for (int v = 0; v < NV; ++v) {
         const std::size_t j = column + v * lanes;
         const auto keep = hn::Lt(hn::Iota(d, static_cast<T>(j)), limit);
-        const auto undone = hn::Mul(hn::Mul(acc[r][v], hn::LoadU(d, t_.key_scale + j)),
-                                    hn::Set(d, t_.row_scale[row + r]));
-        hn::BlendedStore(undone, keep, d, t_.scores + (row + r) * Cp_ + j);
+        const auto undone = hn::Mul(hn::Mul(acc[r][v], hn::LoadU(d, kept_.key_scale + j)),
+                                    hn::Set(d, work_.row_scale[row + r]));
+        hn::BlendedStore(undone, keep, d, work_.scores + (row + r) * Cp_ + j);
       }
     }
   }
 
   // (8) for tokens [begin, end): z_i = beta_i u_i - sum_j A_kk[i,j] z_j, j ascending.
-  HWY_INLINE void solve(T* HWY_RESTRICT Z, std::size_t begin, std::size_t end) {
+  HWY_INLINE void solve(T* Z, std::size_t begin, std::size_t end) {
     const Tag<T> d;
     const std::size_t lanes = hn::Lanes(d);
     for (std::size_t i = begin; i < end; ++i) {
-      const auto beta = hn::Set(d, t_.beta[i]);
+      const auto beta = hn::Set(d, work_.beta[i]);
       for (std::size_t c = 0; c < kPanel; c += lanes) {
-        const auto u = hn::Load(d, t_.output + 2 * i * kPanel + c);
+        const auto u = hn::Load(d, work_.output + 2 * i * kPanel + c);
         hn::Store(hn::Mul(beta, u), d, Z + i * kPanel + c);
       }
     }
-    panel_product<false, T>(end - begin, Z + begin * kPanel, kPanel,
-                            {t_.scores + 2 * begin * Cp_, 2 * Cp_, 1}, Z, kPanel, begin);
+    panel_product<false, PlainDot>(end - begin, Z + begin * kPanel, kPanel,
+                                   {work_.scores + 2 * begin * Cp_, 2 * Cp_, 1}, Z, begin);
     for (std::size_t i = begin + 1; i < end; ++i) {
-      const T* A = t_.scores + 2 * i * Cp_;
+      const T* A = work_.scores + 2 * i * Cp_;
       for (std::size_t c = 0; c < kPanel; c += lanes) {
         auto z = hn::Load(d, Z + i * kPanel + c);
         for (std::size_t j = begin; j < i; ++j) {
@@ -322,54 +285,14 @@ class Chunks {
     }
   }
 
-  // The midpoint's window is rebased when its end is known: this is what leaks.
-  void rebase_to_midpoint() {
-    const Tag<T> d;
-    const Tag<double> dd;
-    const std::size_t middle = first_ + std::min(how_.key_window / 2, length_ - first_ - 1);
-    for (std::size_t i = first_; i < length_; ++i) {
-      const T key_down = 1 / t_.key_scale[i], query_down = 1 / t_.row_scale[2 * i + 1];
-      for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-        HWY_ALIGN double bits[kPad];
-        for (std::size_t e = 0; e < hn::Lanes(d); e += hn::Lanes(dd)) {
-          hn::Store(hn::Sub(hn::Load(dd, t_.sums + i * Kp_ + c + e),
-                            hn::Load(dd, t_.sums + middle * Kp_ + c + e)),
-                    dd, bits + e);
-        }
-        const Split<T> l = split_bits<T>(bits);
-        const auto left = hn::Mul(exp2_fraction<T>(l.fraction), pow2<T>(l.whole));
-        const auto k = hn::Load(d, t_.plain + 2 * i * Kp_ + c);
-        const auto q = hn::Load(d, t_.plain + (2 * i + 1) * Kp_ + c);
-        T* window = t_.window_rows + 2 * i * Kp_ + c;
-        hn::Store(hn::Mul(hn::Mul(k, hn::Set(d, key_down)), left), d, window);
-        hn::Store(hn::Mul(hn::Mul(q, hn::Set(d, query_down)), left), d, window + Kp_);
-        hn::Store(hn::Mul(k, exp2_fraction<T>(hn::Neg(l.fraction))), d, t_.key + i * Kp_ + c);
-        hn::Store(l.whole, d, t_.whole + i * Kp_ + c);
-      }
-    }
-  }
-
-  // The keys are measured from the window's first token again, for (10) and (12).
-  void restore_after_midpoint() {
-    const Tag<T> d;
-    for (std::size_t i = first_; i < length_; ++i) {
-      for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-        const Split<T> l = split_bits<T>(t_.sums + i * Kp_ + c);
-        const auto k = hn::Load(d, t_.plain + 2 * i * Kp_ + c);
-        hn::Store(hn::Mul(k, exp2_fraction<T>(hn::Neg(l.fraction))), d, t_.key + i * Kp_ + c);
-        hn::Store(l.whole, d, t_.whole + i * Kp_ + c);
-      }
-    }
-  }
-
   const TileShape& shape_;
-  const Rebasing& how_;
-  Tile<T>& t_;
+  const ChunkForm& form_;
+  Kept<F>& kept_;
+  Work<F>& work_;
   WindowCounts& counts_;
+  Factors<F> factors_;
   const std::size_t Kp_, Cp_;
-  std::size_t length_ = 0;  // tokens in the open chunk
-  std::size_t scored_ = 0;  // of these, tokens with scores
-  std::size_t first_ = 0;   // the open window's first token
+  std::size_t scored_ = 0;  // tokens of the open chunk that have scores
 };
 
 }  // namespace kda::cpu::HWY_NAMESPACE

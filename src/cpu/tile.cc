@@ -22,26 +22,46 @@ class Layout {
   std::size_t bytes_ = 0;
 };
 
-template <class T>
-std::size_t walk(const TileShape& shape, void* memory, Tile<T>& t) {
+template <class F>
+std::size_t walk(const TileShape& shape, void* memory, Kept<F>& t) {
+  constexpr std::size_t kTerms = F::kTerms;
   const std::size_t K = shape.K, Kp = shape.Kp(), C = shape.chunk, Cp = shape.Cp();
   Layout l(memory);
+  l.piece(t.position, 1);
   l.piece(t.S, shape.panels * K * kPanel);
   l.piece(t.Z, shape.panels * C * kPanel);
+  if constexpr (kTerms == 1) {
+    t.S_operand = t.S;
+    t.Z_operand = t.Z;
+  } else {
+    l.piece(t.S_operand, shape.panels * round_up(K, kTerms) / kTerms * kPanel);
+    l.piece(t.Z_operand, shape.panels * round_up(C, kTerms) / kTerms * kPanel);
+  }
   l.piece(t.key, C * Kp);
   l.piece(t.whole, C * Kp);
-  l.piece(t.columns, Kp * Cp + kPad);  // a vector may start at the last column
+  l.piece(t.columns, Kp / kTerms * Cp + kPad);  // a vector may start at the last column
   l.piece(t.key_scale, Cp + kPad);
   l.piece(t.local, Kp);
   l.piece(t.start, Kp);
-  l.piece(t.state_rows, 2 * C * Kp);
-  l.piece(t.window_rows, 2 * C * Kp);
-  l.piece(t.cross_rows, 2 * C * Kp);
+  return l.bytes();
+}
+
+template <class F>
+std::size_t walk(const TileShape& shape, void* memory, Work<F>& t) {
+  constexpr std::size_t kTerms = F::kTerms;
+  const std::size_t Kp = shape.Kp(), C = shape.chunk, Cp = shape.Cp();
+  Layout l(memory);
+  l.piece(t.state_rows, 2 * C * Kp / kTerms);
+  l.piece(t.window_rows, 2 * C * Kp / kTerms);
+  l.piece(t.cross_rows, 2 * C * Kp / kTerms);
   l.piece(t.scores, 2 * C * Cp + kPad);
+  l.piece(t.scores_high, kTerms == 1 ? 0 : C * Cp / kTerms);
+  l.piece(t.scores_low, kTerms == 1 ? 0 : C * Cp / kTerms);
   l.piece(t.row_scale, 2 * C);
   l.piece(t.beta, C);
   l.piece(t.output, 2 * C * kPanel);
-  l.piece(t.key_end, C * Kp);
+  l.piece(t.end_high, round_up(C, kTerms) / kTerms * Kp);
+  l.piece(t.end_low, kTerms == 1 ? 0 : round_up(C, kTerms) / kTerms * Kp);
   l.piece(t.decay, Kp);
   l.piece(t.row, 2 * Kp);
   l.piece(t.dt_bias, Kp);
@@ -53,24 +73,46 @@ std::size_t walk(const TileShape& shape, void* memory, Tile<T>& t) {
   return l.bytes();
 }
 
+template <template <class> class Pieces>
+std::size_t bytes(Precision precision, const TileShape& shape) {
+  const auto of = [&]<class F>(Pieces<F> pieces) { return walk(shape, nullptr, pieces); };
+  switch (precision) {
+    case Precision::exact64: return of(Pieces<Exact64>{});
+    case Precision::mixed: return of(Pieces<Mixed>{});
+    default: return of(Pieces<Fp32>{});
+  }
+}
+
 }  // namespace
 
-template <class T>
-std::size_t tile_bytes(const TileShape& shape) {
-  Tile<T> unused;
-  return walk<T>(shape, nullptr, unused);
+std::size_t kept_bytes(Precision precision, const TileShape& shape) {
+  return bytes<Kept>(precision, shape);
 }
 
-template <class T>
-Tile<T> place_tile(const TileShape& shape, void* memory) {
-  Tile<T> tile;
-  walk<T>(shape, memory, tile);
-  return tile;
+std::size_t work_bytes(Precision precision, const TileShape& shape) {
+  return bytes<Work>(precision, shape);
 }
 
-template std::size_t tile_bytes<float>(const TileShape&);
-template std::size_t tile_bytes<double>(const TileShape&);
-template Tile<float> place_tile<float>(const TileShape&, void*);
-template Tile<double> place_tile<double>(const TileShape&, void*);
+template <class F>
+Kept<F> place_kept(const TileShape& shape, void* memory) {
+  Kept<F> kept;
+  walk(shape, memory, kept);
+  return kept;
+}
+
+template <class F>
+Work<F> place_work(const TileShape& shape, void* memory) {
+  Work<F> work;
+  walk(shape, memory, work);
+  return work;
+}
+
+#define KDA_PLACE(F)                                         \
+  template Kept<F> place_kept<F>(const TileShape&, void*);   \
+  template Work<F> place_work<F>(const TileShape&, void*);
+KDA_PLACE(Exact64)
+KDA_PLACE(Fp32)
+KDA_PLACE(Mixed)
+#undef KDA_PLACE
 
 }  // namespace kda::cpu
