@@ -6,15 +6,10 @@
 #include <vector>
 
 #include "checks.h"
+#include "plan_parts.h"
 #include "windows.h"
 
 namespace kda {
-namespace {
-
-bool has_gate(Op op) { return op == Op::kda || op == Op::gdn; }
-bool is_raw(Gate gate) { return gate != Gate::log; }
-std::string text(bool value) { return value ? "true" : "false"; }
-std::string of(Op op) { return std::string("op ") + name(op); }
 
 std::vector<Argument> inputs_of(const ForwardArgs& args) {
   return {{"q", args.q},
@@ -28,11 +23,34 @@ std::vector<Argument> inputs_of(const ForwardArgs& args) {
           {"cu_seqlens", args.cu_seqlens}};
 }
 
-void check_input(const Argument& a, Shape shape, DTypes types,
-                 const std::string& needed_by = "every op") {
+void check_input(const Argument& a, Shape shape, DTypes types, const std::string& needed_by) {
   check_view(a, shape, types, needed_by);
   check_input_memory(a);
 }
+
+std::int64_t index_at(const ConstTensor& t, std::int64_t i) {
+  if (t.dtype == DType::i32) return static_cast<const std::int32_t*>(t.data)[i];
+  return static_cast<const std::int64_t*>(t.data)[i];
+}
+
+void check_state(const Argument& a, StateLayout layout, Dim count, const Plan& plan) {
+  const Shape key_first = {count, {"HV", plan.HV}, {"K", plan.K}, {"V", plan.V}};
+  const Shape value_first = {count, {"HV", plan.HV}, {"V", plan.V}, {"K", plan.K}};
+  const bool is_key_first = layout == StateLayout::key_first;
+  const Shape wanted = is_key_first ? key_first : value_first;
+  check_rank(a, wanted);
+  check_dtype(a, kStateTypes);
+  if (has_shape(a.view, wanted)) return;
+  const StateLayout other = is_key_first ? StateLayout::value_first : StateLayout::key_first;
+  const bool fits_other = has_shape(a.view, is_key_first ? value_first : key_first);
+  throw Error(
+      a.name, "shape " + show(a.view) + " in layout " + name(layout),
+      show(wanted) + (fits_other ? std::string("; this shape fits layout ") + name(other) : ""));
+}
+
+namespace {
+
+std::string text(bool value) { return value ? "true" : "false"; }
 
 // A value that is no enumerator makes every later word about shapes wrong.
 void check_enums(const ForwardArgs& args) {
@@ -97,11 +115,6 @@ void check_gate_parameters(const ForwardArgs& args, const Plan& plan) {
   if (plan.op == Op::gdn) check_input(dt_bias, {{"HV", plan.HV}}, kFloats);
 }
 
-std::int64_t index_at(const ConstTensor& t, std::int64_t i) {
-  if (t.dtype == DType::i32) return static_cast<const std::int32_t*>(t.data)[i];
-  return static_cast<const std::int64_t*>(t.data)[i];
-}
-
 void read_sequences(const ForwardArgs& args, Plan& plan) {
   const ConstTensor& cu = args.cu_seqlens;
   plan.N = plan.B;
@@ -126,22 +139,6 @@ void read_sequences(const ForwardArgs& args, Plan& plan) {
   }
 }
 
-// A state that fits only as the other layout was most likely meant so: the error says it.
-void check_state(const Argument& a, StateLayout layout, const Plan& plan) {
-  const Shape key_first = {{"N", plan.N}, {"HV", plan.HV}, {"K", plan.K}, {"V", plan.V}};
-  const Shape value_first = {{"N", plan.N}, {"HV", plan.HV}, {"V", plan.V}, {"K", plan.K}};
-  const bool is_key_first = layout == StateLayout::key_first;
-  const Shape wanted = is_key_first ? key_first : value_first;
-  check_rank(a, wanted);
-  check_dtype(a, kStateTypes);
-  if (has_shape(a.view, wanted)) return;
-  const StateLayout other = is_key_first ? StateLayout::value_first : StateLayout::key_first;
-  const bool fits_other = has_shape(a.view, is_key_first ? value_first : key_first);
-  throw Error(
-      a.name, "shape " + show(a.view) + " in layout " + name(layout),
-      show(wanted) + (fits_other ? std::string("; this shape fits layout ") + name(other) : ""));
-}
-
 void check_state_count(const Plan& plan) {
   std::int64_t bytes = sizeof(double);
   for (std::int64_t size : {plan.N, plan.HV, plan.K, plan.V}) {
@@ -153,7 +150,7 @@ void check_state_count(const Plan& plan) {
 void check_initial_state(const ForwardArgs& args, const Plan& plan) {
   if (!args.initial_state) return;
   const Argument initial = {"initial_state", args.initial_state.tensor};
-  check_state(initial, args.initial_state.layout, plan);
+  check_state(initial, args.initial_state.layout, {"N", plan.N}, plan);
   check_input_memory(initial);
 }
 
@@ -174,7 +171,7 @@ void check_o(const ForwardArgs& args, const Plan& plan) {
 void check_final_state(const ForwardArgs& args, const Plan& plan) {
   if (!args.final_state) return;
   const Argument final_state = {"final_state", as_const(args.final_state.tensor)};
-  check_state(final_state, args.final_state.layout, plan);
+  check_state(final_state, args.final_state.layout, {"N", plan.N}, plan);
   check_output_memory(final_state);
   ForwardArgs others = args;
   if (is_in_place(args.final_state, args.initial_state)) others.initial_state = {};
@@ -238,7 +235,7 @@ Precision resolve(const ForwardArgs& args) {
 
 }  // namespace
 
-Plan make_plan(const ForwardArgs& args) {
+Plan check_inputs(const ForwardArgs& args) {
   check_enums(args);
   const Options& options = args.options;
   Plan plan;
@@ -256,8 +253,11 @@ Plan make_plan(const ForwardArgs& args) {
   read_sequences(args, plan);
   check_state_count(plan);
   check_initial_state(args, plan);
-  check_o(args, plan);
-  check_final_state(args, plan);
+  return plan;
+}
+
+void resolve_options(const ForwardArgs& args, Plan& plan) {
+  const Options& options = args.options;
   check_gate_options(options);
   check_numbers(options);
 
@@ -266,6 +266,13 @@ Plan make_plan(const ForwardArgs& args) {
   plan.precision = resolve(args);
   plan.chunk = options.chunk;
   choose_windows(options, plan);
+}
+
+Plan make_plan(const ForwardArgs& args) {
+  Plan plan = check_inputs(args);
+  check_o(args, plan);
+  check_final_state(args, plan);
+  resolve_options(args, plan);
   return plan;
 }
 
@@ -275,8 +282,8 @@ Stretch stretch(const ForwardArgs& args, const Plan& plan, std::int64_t n) {
   return {0, first, index_at(args.cu_seqlens, n + 1) - first};
 }
 
-void check_workspace(const ForwardArgs& args, std::size_t bytes) {
-  const Workspace& workspace = args.workspace;
+void check_workspace(const Workspace& workspace, std::size_t bytes,
+                     std::span<const Argument> others) {
   const std::string accepted = "none, or " + std::to_string(bytes) + " bytes, 64-byte aligned";
   if (!workspace.data && workspace.bytes == 0) return;
   const auto refuse = [&](const std::string& was) { throw Error("workspace", was, accepted); };
@@ -285,9 +292,14 @@ void check_workspace(const ForwardArgs& args, std::size_t bytes) {
   if (workspace.bytes < bytes) refuse(std::to_string(workspace.bytes) + " bytes");
   const auto used = static_cast<std::int64_t>(bytes);
   const Argument memory = {"workspace", {workspace.data, DType::f32, 1, {used / 4}, {1}}};
-  for (const Argument& input : inputs_of(args)) check_apart(memory, input);
-  check_apart(memory, {"o", as_const(args.o)});
-  check_apart(memory, {"final_state", as_const(args.final_state.tensor)});
+  for (const Argument& other : others) check_apart(memory, other);
+}
+
+void check_workspace(const ForwardArgs& args, std::size_t bytes) {
+  std::vector<Argument> others = inputs_of(args);
+  others.push_back({"o", as_const(args.o)});
+  others.push_back({"final_state", as_const(args.final_state.tensor)});
+  check_workspace(args.workspace, bytes, others);
 }
 
 }  // namespace kda
