@@ -36,7 +36,7 @@ check: ## a sample of what takes longer: format, sanitizers, fuzzing (about 15 m
 	@tools/check.sh sample
 
 check-all: ## all of it: every test under every sanitizer, long fuzzing, clang-tidy
-	@tools/install.sh check
+	@tools/install.sh all
 	@tools/check.sh all
 
 format: ## clang-format everything

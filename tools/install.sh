@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/install.sh build|test|check [--print]
+# tools/install.sh build|test|check|all [--print]
 # Installs the Debian packages that the named step needs and this system lacks. Without root and
 # without sudo it says exactly what to type, and exits 1. --print only lists the packages.
 set -euo pipefail
@@ -7,12 +7,14 @@ set -euo pipefail
 build=(g++ cmake ninja-build libhwy-dev libtbb-dev libfmt-dev nlohmann-json3-dev libcli11-dev
        libgtest-dev librapidcheck-dev libbenchmark-dev)
 test=(python3-venv)  # python3 and pip for the test against Python's safetensors
-check=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev llvm-19)
+check=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19)
+all=(clang-tidy-19)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   test) wanted=("${build[@]}" "${test[@]}") ;;
   check) wanted=("${build[@]}" "${test[@]}" "${check[@]}") ;;
+  all) wanted=("${build[@]}" "${test[@]}" "${check[@]}" "${all[@]}") ;;
   *) sed -n '2,4s/^# //p' "$0" >&2; exit 2 ;;
 esac
 if [ "${2:-}" = --print ]; then
