@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "half.h"
@@ -68,8 +69,9 @@ inline double load(const ConstTensor& t, const Index& at) {
       return static_cast<double>(read_as<std::int32_t>(p));
     case DType::i64:
       return static_cast<double>(read_as<std::int64_t>(p));
+    default:
+      throw std::logic_error("load: a dtype that no tensor of a case has");
   }
-  return 0;
 }
 
 inline double load(const Tensor& t, const Index& at) { return load(as_const(t), at); }
@@ -91,6 +93,8 @@ inline void store(const Tensor& t, const Index& at, double x) {
       return write_as(p, static_cast<std::int32_t>(x));
     case DType::i64:
       return write_as(p, static_cast<std::int64_t>(x));
+    default:
+      throw std::logic_error("store: a dtype that no tensor of a case has");
   }
 }
 
