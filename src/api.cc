@@ -1,30 +1,75 @@
 // The door: every call is checked here, once, and goes to the backend of its context's type.
 
+#include <new>
+
 #include "cpu/forward.h"
 #include "kda/kda.hpp"
 #include "plan.h"
 
 namespace kda {
+namespace {
+
+// Runs a call so that a lack of memory is an Error too.
+template <class Call>
+auto with_memory(const Call& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    throw Error("workspace", "not enough memory for the call", "smaller sizes, or more memory");
+  }
+}
+
+// The recurrence multiplies no 16-bit operands, and cuts no windows.
+Plan make_recurrent_plan(const ForwardArgs& args) {
+  const Serving& serving = args.serving;
+  if (serving.states) {
+    throw Error("states", "streaming states in recurrent", "plain states: initial_state, final_state");
+  }
+  if (serving.checkpoint_count > 0) {
+    throw Error("checkpoints", "given in recurrent", "none: forward writes them");
+  }
+  Plan plan = make_plan(args);
+  if (plan.precision == Precision::mixed) plan.precision = Precision::fp32;
+  return plan;
+}
+
+}  // namespace
 
 Ran forward(const ForwardArgs& args, const CpuContext& context) {
-  const Plan plan = make_plan(args);
-  Ran ran = cpu::make_ran(args, plan, context, /*check_workspace=*/true);
-  cpu::forward(args, plan, context, ran);
-  return ran;
+  return with_memory([&] {
+    const Plan plan = make_plan(args);
+    Ran ran = cpu::make_ran(args, plan, context, /*check_memory=*/true);
+    cpu::run(cpu::Pass::chunked, args, plan, context, ran);
+    return ran;
+  });
+}
+
+Ran recurrent(const ForwardArgs& args, const CpuContext& context) {
+  return with_memory([&] {
+    const Plan plan = make_recurrent_plan(args);
+    Ran ran = cpu::make_ran(args, plan, context, /*check_memory=*/true);
+    cpu::run(cpu::Pass::recurrent, args, plan, context, ran);
+    return ran;
+  });
 }
 
 std::string why_not(const ForwardArgs& args, const CpuContext& context) {
   try {
-    cpu::make_ran(args, make_plan(args), context, /*check_workspace=*/true);
-    return {};
+    return with_memory([&] {
+      cpu::make_ran(args, make_plan(args), context, /*check_memory=*/true);
+      return std::string();
+    });
   } catch (const Error& error) {
     return error.what();
   }
 }
 
 std::size_t workspace_bytes(const ForwardArgs& args, const CpuContext& context) {
-  const Plan plan = make_plan(args);
-  return cpu::workspace_bytes(plan, cpu::make_ran(args, plan, context, /*check_workspace=*/false));
+  return with_memory([&] {
+    const Plan plan = make_plan(args);
+    return cpu::workspace_bytes(
+        args, plan, cpu::make_ran(args, plan, context, /*check_memory=*/false));
+  });
 }
 
 }  // namespace kda

@@ -31,6 +31,7 @@ using DTypes = std::initializer_list<DType>;
 
 inline constexpr DTypes kFloats = {DType::f64, DType::f32, DType::bf16, DType::f16};
 inline constexpr DTypes kStateTypes = {DType::f64, DType::f32};
+inline constexpr DTypes kRoundedStateTypes = {DType::f64, DType::f32, DType::bf16};
 inline constexpr DTypes kIndexTypes = {DType::i32, DType::i64};
 
 std::string show(const ConstTensor& view);  // its shape: "[2, 97, 3, 128]"

@@ -29,6 +29,7 @@ inline constexpr auto kNames<DType> = std::to_array<Named<DType>>({
     {DType::f16, "f16"},
     {DType::i32, "i32"},
     {DType::i64, "i64"},
+    {DType::u8, "u8"},
 });
 
 template <>

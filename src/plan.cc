@@ -7,6 +7,7 @@
 
 #include "checks.h"
 #include "plan_parts.h"
+#include "serving.h"
 #include "windows.h"
 
 namespace kda {
@@ -20,7 +21,9 @@ std::vector<Argument> inputs_of(const ForwardArgs& args) {
           {"A_log", args.A_log},
           {"dt_bias", args.dt_bias},
           {"initial_state", args.initial_state.tensor},
-          {"cu_seqlens", args.cu_seqlens}};
+          {"cu_seqlens", args.cu_seqlens},
+          {"slots", args.serving.slots},
+          {"has_initial_state", args.serving.has_initial_state}};
 }
 
 void check_input(const Argument& a, Shape shape, DTypes types, const std::string& needed_by) {
@@ -39,7 +42,7 @@ void check_state(const Argument& a, StateLayout layout, Dim count, const Plan& p
   const bool is_key_first = layout == StateLayout::key_first;
   const Shape wanted = is_key_first ? key_first : value_first;
   check_rank(a, wanted);
-  check_dtype(a, kStateTypes);
+  check_dtype(a, plan.bf16_state ? kRoundedStateTypes : kStateTypes);
   if (has_shape(a.view, wanted)) return;
   const StateLayout other = is_key_first ? StateLayout::value_first : StateLayout::key_first;
   const bool fits_other = has_shape(a.view, is_key_first ? value_first : key_first);
@@ -53,13 +56,16 @@ namespace {
 std::string text(bool value) { return value ? "true" : "false"; }
 
 // A value that is no enumerator makes every later word about shapes wrong.
-void check_enums(const ForwardArgs& args) {
-  const Options& options = args.options;
+void check_enums(const Options& options) {
   check_enum("op", options.op);
   check_enum("gate", options.gate);
   check_enum("norm", options.norm);
   check_enum("precision", options.precision);
   check_enum("reference", options.reference);
+}
+
+void check_enums(const ForwardArgs& args) {
+  check_enums(args.options);
   check_enum("initial_state.layout", args.initial_state.layout);
   check_enum("final_state.layout", args.final_state.layout);
 }
@@ -147,10 +153,20 @@ void check_state_count(const Plan& plan) {
   }
 }
 
+// The first dimension of the state tensors.
+Dim state_count(const ForwardArgs& args, const Plan& plan) {
+  return args.serving.slots ? Dim{"slots", 0, true} : Dim{"N", plan.N};
+}
+
+void check_no_plain_state(const char* name, const ConstTensor& tensor, const ForwardArgs& args) {
+  if (args.serving.states) check_absent({name, tensor}, "serving.states are the states");
+}
+
 void check_initial_state(const ForwardArgs& args, const Plan& plan) {
+  check_no_plain_state("initial_state", args.initial_state.tensor, args);
   if (!args.initial_state) return;
   const Argument initial = {"initial_state", args.initial_state.tensor};
-  check_state(initial, args.initial_state.layout, {"N", plan.N}, plan);
+  check_state(initial, args.initial_state.layout, state_count(args, plan), plan);
   check_input_memory(initial);
 }
 
@@ -169,9 +185,10 @@ void check_o(const ForwardArgs& args, const Plan& plan) {
 }
 
 void check_final_state(const ForwardArgs& args, const Plan& plan) {
+  check_no_plain_state("final_state", as_const(args.final_state.tensor), args);
   if (!args.final_state) return;
   const Argument final_state = {"final_state", as_const(args.final_state.tensor)};
-  check_state(final_state, args.final_state.layout, {"N", plan.N}, plan);
+  check_state(final_state, args.final_state.layout, state_count(args, plan), plan);
   check_output_memory(final_state);
   ForwardArgs others = args;
   if (is_in_place(args.final_state, args.initial_state)) others.initial_state = {};
@@ -214,6 +231,11 @@ void check_numbers(const Options& options) {
   }
 }
 
+void check_state_rounding(const Plan& plan) {
+  if (!plan.bf16_state || plan.precision != Precision::exact64) return;
+  throw Error("bf16_state", "true with precision exact64", "false, or precision fp32 or mixed");
+}
+
 bool is_16_bit(DType t) { return t == DType::bf16 || t == DType::f16; }
 
 Precision resolve(const ForwardArgs& args) {
@@ -245,6 +267,7 @@ Plan check_inputs(const ForwardArgs& args) {
   plan.reference = options.reference;
   plan.sigmoid_beta = options.sigmoid_beta;
   plan.neg_eigval = options.neg_eigval;
+  plan.bf16_state = options.bf16_state;
 
   read_sizes(args, plan);
   check_gate(args, plan);
@@ -264,6 +287,7 @@ void resolve_options(const ForwardArgs& args, Plan& plan) {
   plan.lower_bound = options.lower_bound.value_or(0);
   plan.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(plan.K)));
   plan.precision = resolve(args);
+  check_state_rounding(plan);
   plan.chunk = options.chunk;
   choose_windows(options, plan);
 }
@@ -273,6 +297,24 @@ Plan make_plan(const ForwardArgs& args) {
   check_o(args, plan);
   check_final_state(args, plan);
   resolve_options(args, plan);
+  check_serving(args, plan);
+  return plan;
+}
+
+Plan make_state_plan(const Options& options) {
+  check_enums(options);
+  check_gate_options(options);
+  check_numbers(options);
+  Plan plan;
+  plan.op = options.op;
+  plan.gate = options.gate;
+  plan.lower_bound = options.lower_bound.value_or(0);
+  plan.precision = options.precision;
+  plan.bf16_state = options.bf16_state;
+  check_state_rounding(plan);
+  plan.reference = options.reference;
+  plan.chunk = options.chunk;
+  choose_windows(options, plan);
   return plan;
 }
 

@@ -18,6 +18,7 @@ struct Plan {
   double lower_bound = 0;  // Gate::bounded only
   double scale = 1;
   Precision precision = Precision::fp32;  // never automatic
+  bool bf16_state = false;
   Reference reference = Reference::shifted;
   int chunk = 32;
   int key_window = 32;  // pairwise: 1

@@ -46,6 +46,8 @@ enum class Precision : std::uint8_t {
   mixed,      // 16-bit inputs and operands, fp32 accumulation and state
 };
 
+class StreamingStates;  // kda/streaming.hpp
+
 struct Options {
   Op op = Op::kda;
   Gate gate = Gate::log;
@@ -55,6 +57,8 @@ struct Options {
   std::optional<double> lower_bound = {};  // of Gate::bounded: finite, < 0 (natural log, per token)
   std::optional<double> scale = {};        // of the output; default K^-1/2
   Precision precision = Precision::automatic;
+  bool bf16_state = false;             // fp32, mixed: S is rounded to bf16 at every chunk boundary,
+                                       // and state tensors may be bf16
   int chunk = 32;                      // tokens: 16, 32, 64; on the CPU also 1, 2, 4, 8
   std::optional<int> key_window = {};  // tokens: 8, 16, 32, 64, at most chunk (below chunk 8:
                                        // chunk); default the largest up to 32 that fits
@@ -65,6 +69,31 @@ struct Options {
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;
+};
+
+// A state to be written on the way: after `offset` tokens of sequence `sequence` of this call.
+struct Checkpoint {
+  std::int64_t sequence = 0;
+  std::int64_t offset = 0;  // 0 to the sequence's tokens in this call
+  std::int64_t slot = 0;    // with streaming states: where a copy goes; a slot no sequence uses
+};
+
+// States in slots. A plain pool is one tensor, given as initial_state and final_state, whose first
+// dimension counts slots; a streaming pool is a StreamingStates.
+struct Serving {
+  StreamingStates* states = nullptr;  // in place of initial_state and final_state: go on from where
+                                      // each state stands, and leave it behind the last token
+  ConstTensor slots;                  // [N] i32, i64: the slot of each sequence, each used once;
+                                      // below 0 padding: o is zero, nothing else is written.
+                                      // Absent: sequence n has slot n
+  ConstTensor has_initial_state;      // [N] u8: 0 starts from zero, whatever the slot holds.
+                                      // Absent: all 1
+  bool draft = false;                 // streaming: o is written, the states stay where they are and
+                                      // remember these tokens for commit()
+  const Checkpoint* checkpoints = nullptr;  // [checkpoint_count]
+  std::size_t checkpoint_count = 0;
+  State checkpoint_states;            // plain: [checkpoint_count, HV, K, V] or [.., V, K], row i for
+                                      // checkpoint i; streaming: absent
 };
 
 // Sizes: B batch, T tokens, N sequences, H key heads, HV value heads (a multiple of H), K key
@@ -82,6 +111,7 @@ struct ForwardArgs {
   Tensor o;                  // [B, T, HV, V]
   State final_state;         // [N, HV, K, V] or [N, HV, V, K]; absent: not written
   Options options;
+  Serving serving;
   Workspace workspace;
 };
 

@@ -34,6 +34,12 @@ struct Ran {
 // where the workspace cannot be allocated.
 Ran forward(const ForwardArgs& args, const CpuContext& context = {});
 
+// The same o and states by (1)-(5), token by token, on plain states: for states that come from or go
+// to other implementations, and for comparison. Its bits are not forward's, and hang on nothing but
+// the token and the state before it. mixed runs as fp32; with bf16_state S is rounded every token.
+// Ran.chunk and the windows mean nothing here.
+Ran recurrent(const ForwardArgs& args, const CpuContext& context = {});
+
 // Empty if forward(args, context) would run, else the text of the Error that it would throw.
 std::string why_not(const ForwardArgs& args, const CpuContext& context = {});
 

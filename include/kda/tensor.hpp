@@ -7,12 +7,14 @@
 
 namespace kda {
 
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i64 };
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i64, u8 };
 
 // Bytes of one element.
 constexpr std::size_t size_of(DType t) {
   return t == DType::f64 || t == DType::i64                       ? 8
-         : t == DType::f32 || t == DType::i32 ? 4 : 2;
+         : t == DType::f32 || t == DType::i32 ? 4
+         : t == DType::u8                     ? 1
+                                              : 2;
 }
 
 inline constexpr int kMaxRank = 4;

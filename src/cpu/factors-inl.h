@@ -16,6 +16,7 @@
 #include "cpu/dot-inl.h"
 #include "cpu/tile.h"
 #include "hwy/base.h"
+#include "plan.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
@@ -30,6 +31,18 @@ struct ChunkForm {
   bool corrects = true;         // false: linear attention, Z = V
   bool bf16_state = false;      // S is rounded to bf16 at every chunk boundary
 };
+
+inline ChunkForm chunk_form(const Plan& plan) {
+  ChunkForm form;
+  form.key_window = static_cast<std::size_t>(plan.key_window);
+  form.shift = plan.shift;
+  form.cuts = plan.cuts;
+  form.cut_bits = plan.cut_bits;
+  form.midpoint = plan.reference == Reference::midpoint;
+  form.corrects = plan.op != Op::linear;
+  form.bf16_state = plan.bf16_state;
+  return form;
+}
 
 template <class F>
 class Factors {

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu/head.h"
 #include "cpu/parallel.h"
+#include "serving.h"
 
 namespace kda::cpu {
 namespace {
@@ -28,11 +30,13 @@ struct Cut {
   std::size_t panels = 0, group_panels = 0;
 };
 
-Cut cut(const Plan& plan, int threads) {
+Cut cut(const ForwardArgs& args, const Plan& plan, int threads) {
   Cut c;
   c.heads = plan.N * plan.HV;
-  c.panels = round_up(static_cast<std::size_t>(plan.V), kPanel) / kPanel;
-  if (c.heads > 0 && c.heads < threads) c.groups = (threads + c.heads - 1) / c.heads;
+  c.panels = all_panels(plan);
+  // The panels of a streaming state share its rows, so one task has them all.
+  const bool whole = args.serving.states != nullptr;
+  if (c.heads > 0 && c.heads < threads && !whole) c.groups = (threads + c.heads - 1) / c.heads;
   c.groups = std::min<std::int64_t>(c.groups, static_cast<std::int64_t>(c.panels));
   const auto groups = static_cast<std::size_t>(c.groups);
   c.group_panels = (c.panels + groups - 1) / groups;
@@ -44,18 +48,49 @@ int workers(const Cut& c, int threads) {
   return static_cast<int>(std::clamp<std::int64_t>(c.heads * c.groups, 1, threads));
 }
 
+// o of tokens [begin, end) of a batch row.
+void clear_outputs(const ForwardArgs& args, const Plan& plan, std::int64_t row, std::int64_t begin,
+                   std::int64_t end) {
+  const Tensor& o = args.o;
+  const auto size = static_cast<std::int64_t>(size_of(o.dtype));
+  for (std::int64_t t = begin; t < end; ++t) {
+    for (std::int64_t h = 0; h < plan.HV; ++h) {
+      const std::int64_t index = row * o.stride[0] + t * o.stride[1] + h * o.stride[2];
+      std::memset(static_cast<char*>(o.data) + index * size, 0,
+                  static_cast<std::size_t>(plan.V) * size_of(o.dtype));
+    }
+  }
+}
+
 // Rows of a packed batch that belong to no sequence.
 void clear_rows_past_the_end(const ForwardArgs& args, const Plan& plan) {
   if (!args.cu_seqlens) return;
   const Stretch last = plan.N > 0 ? stretch(args, plan, plan.N - 1) : Stretch{};
-  const Tensor& o = args.o;
-  for (std::int64_t t = last.first + last.length; t < plan.T; ++t) {
-    for (std::int64_t h = 0; h < plan.HV; ++h) {
-      const std::int64_t index = t * o.stride[1] + h * o.stride[2];
-      std::memset(static_cast<char*>(o.data) + index * static_cast<std::int64_t>(size_of(o.dtype)),
-                  0, static_cast<std::size_t>(plan.V) * size_of(o.dtype));
-    }
+  clear_outputs(args, plan, 0, last.first + last.length, plan.T);
+}
+
+// Checkpoints by sequence, each sequence's in ascending order: stops[first[n]..first[n + 1]).
+struct Stops {
+  std::vector<Stop> stops;
+  std::vector<std::size_t> first;
+};
+
+Stops sort_checkpoints(const Serving& serving, const Plan& plan) {
+  Stops s;
+  if (serving.checkpoint_count == 0) return s;
+  std::vector<std::size_t> order(serving.checkpoint_count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const Checkpoint* c = serving.checkpoints;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(c[a].sequence, c[a].offset) < std::pair(c[b].sequence, c[b].offset);
+  });
+  s.first.assign(static_cast<std::size_t>(plan.N) + 1, 0);
+  for (std::size_t i : order) {
+    s.stops.push_back({c[i].offset, i});
+    ++s.first[static_cast<std::size_t>(c[i].sequence) + 1];
   }
+  std::partial_sum(s.first.begin(), s.first.end(), s.first.begin());
+  return s;
 }
 
 std::string isa_names() {
@@ -66,19 +101,32 @@ std::string isa_names() {
 
 }  // namespace
 
-Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& context,
-             bool check_workspace) {
+Isa choose_isa(const CpuContext& context) {
   const std::vector<Isa> isas = cpu_isas();
   if (isas.empty()) throw Error("context.isa", "this processor", "x86-64 with SSE4.2, or NEON");
-  Ran ran;
-  ran.backend = "cpu";
-  ran.isa = context.isa == Isa::best ? isas.front() : context.isa;
-  if (std::find(isas.begin(), isas.end(), ran.isa) == isas.end()) {
-    throw Error("context.isa", name(ran.isa), isa_names() + " on this machine");
-  }
   if (context.threads < 0) {
     throw Error("context.threads", std::to_string(context.threads), "0 (one a core) or more");
   }
+  const Isa isa = context.isa == Isa::best ? isas.front() : context.isa;
+  if (std::find(isas.begin(), isas.end(), isa) != isas.end()) return isa;
+  const char* asked = name(isa);
+  throw Error("context.isa", asked ? asked : "no such value", isa_names() + " on this machine");
+}
+
+bool is_fused(Isa isa) { return isa != Isa::sse4; }
+
+void check_arithmetic(const StreamingStates::Memory& states, Isa isa) {
+  if (!states.written || states.fused == is_fused(isa)) return;
+  throw Error("context.isa", name(isa),
+              states.fused ? "one with fused multiply-add, as the streaming states were written with"
+                           : "sse4, as the streaming states were written with");
+}
+
+Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& context,
+             bool check_memory) {
+  Ran ran;
+  ran.backend = "cpu";
+  ran.isa = choose_isa(context);
   ran.precision = plan.precision;
   ran.reference = plan.reference;
   ran.chunk = plan.chunk;
@@ -86,58 +134,64 @@ Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& contex
   ran.shift = plan.shift;
   ran.cuts = plan.cuts;
   const int threads = thread_count(context);
-  ran.threads = workers(cut(plan, threads), threads);
-  if (check_workspace && args.workspace.data) {
-    const std::size_t needed = workspace_bytes(plan, ran);
-    if (args.workspace.bytes < needed) {
-      throw Error("workspace", std::to_string(args.workspace.bytes) + " bytes",
-                  "at least " + std::to_string(needed) + " bytes, or none");
-    }
-    if (reinterpret_cast<std::uintptr_t>(args.workspace.data) % kAlignment != 0) {
-      throw Error("workspace", "an address that is not aligned", "addresses aligned to 64 bytes");
-    }
-  }
+  ran.threads = workers(cut(args, plan, threads), threads);
+  if (args.serving.states) check_arithmetic(args.serving.states->memory(), ran.isa);
+  if (check_memory) check_workspace(args, workspace_bytes(args, plan, ran));
   return ran;
 }
 
-std::size_t workspace_bytes(const Plan& plan, const Ran& ran) {
+std::size_t workspace_bytes(const ForwardArgs& args, const Plan& plan, const Ran& ran) {
   return static_cast<std::size_t>(ran.threads) *
-         head_bytes(plan, cut(plan, ran.threads).group_panels);
+         head_bytes(plan, cut(args, plan, ran.threads).group_panels);
 }
 
-void forward(const ForwardArgs& args, const Plan& plan, const CpuContext& context, Ran& ran) {
-  const Cut c = cut(plan, ran.threads);
+void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext& context,
+         Ran& ran) {
+  const Cut c = cut(args, plan, ran.threads);
   const std::size_t bytes = head_bytes(plan, c.group_panels);
   std::unique_ptr<std::byte[]> owned;
   void* scratch = args.workspace.data;
   if (!scratch) {
     std::size_t space = bytes * static_cast<std::size_t>(ran.threads) + kAlignment;
-    owned.reset(new (std::nothrow) std::byte[space]);
-    if (!owned) {
-      throw Error("workspace", "none given, and " + std::to_string(space) + " bytes not available",
-                  "a workspace of the caller's");
-    }
+    owned.reset(new std::byte[space]);
     scratch = owned.get();
     std::align(kAlignment, space - kAlignment, scratch, space);
   }
-  std::vector<HeadCounts> counts;
-  try {
-    counts.resize(static_cast<std::size_t>(ran.threads));
-  } catch (const std::bad_alloc&) {
-    throw Error("context.threads", std::to_string(ran.threads), "fewer: memory is short");
+  std::vector<HeadCounts> counts(static_cast<std::size_t>(ran.threads));
+  const Serving& serving = args.serving;
+  const Stops stops = sort_checkpoints(serving, plan);
+  const HeadKernels kernels = head_kernels(ran.isa, plan.precision);
+  const HeadKernel kernel = pass == Pass::chunked ? kernels.forward : kernels.recurrent;
+  // Nothing throws from here on.
+  if (serving.states && !serving.draft) {
+    serving.states->memory().fused = is_fused(ran.isa);
+    serving.states->memory().written = true;
   }
-  const HeadKernel kernel = head_kernel(ran.isa, plan.precision);
   run_tasks(context, c.heads * c.groups, ran.threads, [&](std::int64_t i, int worker) {
     HeadTask task;
     const std::int64_t head = i / c.groups, group = i % c.groups;
     task.n = head / plan.HV;
     task.hv = head % plan.HV;
+    task.slot = slot_of(serving.slots, task.n);
+    if (task.slot < 0) return;
+    task.from_zero = serving.has_initial_state &&
+                     static_cast<const std::uint8_t*>(serving.has_initial_state.data)[task.n] == 0;
     task.first_panel = static_cast<std::size_t>(group) * c.group_panels;
     task.panels = std::min(c.group_panels, c.panels - task.first_panel);
+    if (!stops.first.empty()) {
+      const std::size_t* first = stops.first.data() + task.n;
+      task.stops = stops.stops.data() + first[0];
+      task.stop_count = first[1] - first[0];
+    }
     HeadCounts ignored;
-    kernel(args, plan, task, static_cast<std::byte*>(scratch) + bytes * static_cast<std::size_t>(worker),
-           group == 0 ? counts[static_cast<std::size_t>(worker)] : ignored);
+    auto* own = static_cast<std::byte*>(scratch) + bytes * static_cast<std::size_t>(worker);
+    kernel(args, plan, task, own, group == 0 ? counts[static_cast<std::size_t>(worker)] : ignored);
   });
+  for (std::int64_t n = 0; n < plan.N; ++n) {
+    if (slot_of(serving.slots, n) >= 0) continue;
+    const Stretch padding = stretch(args, plan, n);
+    clear_outputs(args, plan, padding.row, padding.first, padding.first + padding.length);
+  }
   clear_rows_past_the_end(args, plan);
   for (const HeadCounts& one : counts) {
     ran.chunks += one.chunks;

@@ -2,22 +2,30 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 
 #include "kda/kda.hpp"
+#include "kda/streaming.hpp"
 #include "plan.h"
 
 namespace kda::cpu {
 
+// The instruction set of a call. Throws Error for a context that this machine cannot serve.
+Isa choose_isa(const CpuContext& context);
+
+// Streaming states keep to instruction sets with, or without, fused multiply-add.
+void check_arithmetic(const StreamingStates::Memory& states, Isa isa);
+
 // The checks that belong to this backend: instruction set, thread count, workspace. Throws Error.
-// check_workspace false leaves args.workspace out.
+// check_memory false leaves args.workspace out.
 Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& context,
-             bool check_workspace);
+             bool check_memory);
 
 // Scratch for all workers of a call.
-std::size_t workspace_bytes(const Plan& plan, const Ran& ran);
+std::size_t workspace_bytes(const ForwardArgs& args, const Plan& plan, const Ran& ran);
+
+enum class Pass { chunked, recurrent };
 
 // Runs a checked call and completes ran.
-void forward(const ForwardArgs& args, const Plan& plan, const CpuContext& context, Ran& ran);
+void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext& context, Ran& ran);
 
 }  // namespace kda::cpu

@@ -1,9 +1,10 @@
-// One task of the forward pass, and its kernel on each instruction set.
+// One task of a pass, and its kernels on each instruction set.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/streaming.h"
 #include "cpu/tile.h"
 #include "kda/args.hpp"
 #include "kda/context.hpp"
@@ -11,20 +12,36 @@
 
 namespace kda::cpu {
 
+// A checkpoint of one sequence: after offset tokens, number index of serving.checkpoints.
+struct Stop {
+  std::int64_t offset = 0;
+  std::size_t index = 0;
+};
+
 // One sequence and value head; a range of its value panels.
 struct HeadTask {
   std::int64_t n = 0, hv = 0;
+  std::int64_t slot = 0;   // of the state: in a streaming pool, or the state tensors' first index
+  bool from_zero = false;  // whatever the slot holds
   std::size_t first_panel = 0, panels = 0;
+  const Stop* stops = nullptr;  // its sequence's checkpoints in ascending order
+  std::size_t stop_count = 0;
 };
 
 struct HeadCounts {
   std::int64_t chunks = 0, windows = 0, one_token_windows = 0;
 };
 
-// Reads the inputs of a checked call, writes o and final_state of the task. scratch holds
-// tile_bytes of head_shape().
+// Reads the inputs of a checked call, writes o and the states of the task. scratch holds
+// work_bytes and kept_bytes of head_shape(), one after the other.
 using HeadKernel = void (*)(const ForwardArgs&, const Plan&, const HeadTask&, void* scratch,
                             HeadCounts&);
+// Appends `tokens` of the slot's draft to its state.
+using CommitKernel = void (*)(StreamingStates::Memory&, std::int64_t slot, std::int64_t hv,
+                              std::int64_t tokens, void* scratch);
+// The slot's plain state into the n-th state of out.
+using PlainKernel = void (*)(const StreamingStates::Memory&, std::int64_t slot, std::int64_t hv,
+                             const State& out, std::int64_t n, void* scratch);
 
 inline TileShape head_shape(const Plan& plan, std::size_t panels) {
   TileShape s;
@@ -36,7 +53,17 @@ inline TileShape head_shape(const Plan& plan, std::size_t panels) {
   return s;
 }
 
-// The kernel for an instruction set of cpu_isas().
-HeadKernel head_kernel(Isa isa, Precision precision);
+inline std::size_t all_panels(const Plan& plan) {
+  return round_up(static_cast<std::size_t>(plan.V), kPanel) / kPanel;
+}
+
+// The kernels for an instruction set of cpu_isas().
+struct HeadKernels {
+  HeadKernel forward = nullptr;
+  HeadKernel recurrent = nullptr;
+  CommitKernel commit = nullptr;
+  PlainKernel plain = nullptr;
+};
+HeadKernels head_kernels(Isa isa, Precision precision);
 
 }  // namespace kda::cpu

@@ -145,21 +145,27 @@ class Chunks {
   void close() {
     if (length() == 0) return;
     factors_.write_ends(length());
-    const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
-    const std::size_t terms = (length() + kTerms - 1) / kTerms;
-    for (std::size_t p = 0; p < shape_.panels; ++p) {
-      T* S = kept_.S + p * shape_.K * kPanel;
-      const Element* Z = kept_.Z_operand + p * value_step * kPanel;
-      panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms,
-                               work_.decay);
-      if constexpr (kTerms > 1) {
-        panel_product<false, Dot>(shape_.K, S, kPanel, {work_.end_low, 1, Kp_}, Z, terms);
-      }
-    }
+    for (std::size_t p = 0; p < shape_.panels; ++p) add_chunk(p, kept_.S + p * shape_.K * kPanel);
     count_window();
     kept_.position->length = kept_.position->first = 0;
     scored_ = 0;
     refresh_state();
+  }
+
+  // What close() would make of S, without closing: prepare_fold(), then work.fold panel by panel.
+  void prepare_fold() {
+    if (length() > 0) factors_.write_ends(length());
+  }
+  void fold(std::size_t panel) {
+    std::copy_n(kept_.S + panel * shape_.K * kPanel, shape_.K * kPanel, work_.fold);
+    if (length() == 0) return;
+    add_chunk(panel, work_.fold);
+    round_state(work_.fold, shape_.K * kPanel);
+  }
+
+  // The last window, where a sequence ends inside a chunk.
+  void count_open_window() {
+    if (length() > 0) count_window();
   }
 
  private:
@@ -172,15 +178,29 @@ class Chunks {
     counts_.one_token += length() - first() == 1;
   }
 
-  // S as it is stored, and as the products read it.
-  void refresh_state() {
-    const std::size_t count = shape_.panels * shape_.K * kPanel;
+  // S = exp(G_last) S + K_end^T Z, one panel.
+  HWY_INLINE void add_chunk(std::size_t panel, T* S) {
+    const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
+    const std::size_t terms = (length() + kTerms - 1) / kTerms;
+    const Element* Z = kept_.Z_operand + panel * value_step * kPanel;
+    panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms, work_.decay);
+    if constexpr (kTerms > 1) {
+      panel_product<false, Dot>(shape_.K, S, kPanel, {work_.end_low, 1, Kp_}, Z, terms);
+    }
+  }
+
+  HWY_INLINE void round_state(T* S, std::size_t count) {
     if constexpr (std::is_same_v<T, float>) {
       const Tag<float> d;
       for (std::size_t i = 0; form_.bf16_state && i < count; i += hn::Lanes(d)) {
-        hn::Store(hn::BitCast(d, bf16_bits(hn::Load(d, kept_.S + i))), d, kept_.S + i);
+        hn::Store(hn::BitCast(d, bf16_bits(hn::Load(d, S + i))), d, S + i);
       }
     }
+  }
+
+  // S as it is stored, and as the products read it.
+  void refresh_state() {
+    round_state(kept_.S, shape_.panels * shape_.K * kPanel);
     if constexpr (kTerms > 1) {
       const std::size_t step = (shape_.K + 1) / 2;
       for (std::size_t p = 0; p < shape_.panels; ++p) {

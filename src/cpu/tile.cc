@@ -63,6 +63,7 @@ std::size_t walk(const TileShape& shape, void* memory, Work<F>& t) {
   l.piece(t.end_high, round_up(C, kTerms) / kTerms * Kp);
   l.piece(t.end_low, kTerms == 1 ? 0 : round_up(C, kTerms) / kTerms * Kp);
   l.piece(t.decay, Kp);
+  l.piece(t.fold, shape.K * kPanel);
   l.piece(t.row, 2 * Kp);
   l.piece(t.dt_bias, Kp);
   l.piece(t.start_power, Kp);

@@ -90,6 +90,7 @@ struct Work {
   Element* end_high;     // [chunk / kTerms, rounded up][Kp] k_j exp(G_last - G_j)
   Element* end_low;      // the rest of it; kTerms 1: absent
   T* decay;              // [Kp]  exp(G_last)
+  T* fold;               // [K][kPanel] a panel of S with the open chunk folded in
   T* row;                // [2 Kp] the row being loaded: k, then q
   T* dt_bias;            // [Kp]
   T* start_power;        // [Kp]  2^fraction(start)

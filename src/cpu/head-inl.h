@@ -1,0 +1,246 @@
+// One (sequence, value head): its tokens' rows, chunk after chunk.
+// Included once per instruction set, inside its namespace.
+
+#if defined(KDA_CPU_HEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KDA_CPU_HEAD_INL_H_
+#undef KDA_CPU_HEAD_INL_H_
+#else
+#define KDA_CPU_HEAD_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/head.h"
+#include "cpu/tile-inl.h"
+#include "cpu/tokens-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kda::cpu::HWY_NAMESPACE {
+
+template <class Dot>
+class Head {
+  using F = typename Dot::Format;
+  using T = typename F::T;
+
+ public:
+  Head(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch)
+      : args_(args),
+        plan_(plan),
+        task_(task),
+        states_(args.serving.states ? &args.serving.states->memory() : nullptr),
+        shape_(head_shape(plan, task.panels)),
+        form_(chunk_form(plan)),
+        work_(place_work<F>(shape_, scratch)),
+        kept_memory_(place(scratch)),
+        kept_(place_kept<F>(shape_, kept_memory_)),
+        tokens_(args, plan, task, work_.dt_bias),
+        chunks_(shape_, form_, kept_, work_, windows_) {}
+
+  void run(HeadCounts& counts) {
+    start();
+    for (std::int64_t t = 0, next_stop = 0;;) {
+      std::int64_t end = std::min(t + plan_.chunk - static_cast<std::int64_t>(chunks_.length()),
+                                  tokens_.count());
+      const bool has_stop = next_stop < static_cast<std::int64_t>(task_.stop_count);
+      if (has_stop) end = std::min(end, task_.stops[next_stop].offset);
+      counts.chunks += chunks_.length() == 0 && t < end;
+      append(t, end);
+      t = end;
+      if (has_stop && task_.stops[next_stop].offset == t) {
+        write_checkpoint(task_.stops[next_stop++].index);
+      } else if (t == tokens_.count()) {
+        break;
+      }
+    }
+    finish();
+    counts.windows += windows_.windows;
+    counts.one_token_windows += windows_.one_token;
+  }
+
+ private:
+  bool draft() const { return args_.serving.draft; }
+  std::size_t own_bytes() const { return kept_bytes(plan_.precision, shape_); }
+
+  // Where what is kept lives: in the slot itself, but for drafts, which leave the slot alone.
+  void* place(void* scratch) const {
+    if (states_ && !draft()) return states_->head(task_.slot, task_.hv);
+    return static_cast<char*>(scratch) + work_bytes(plan_.precision, shape_);
+  }
+
+  Draft<T> draft_of(std::int64_t slot) const {
+    return place_draft<T>(states_->shape, states_->max_draft,
+                          states_->head(slot, task_.hv) + own_bytes());
+  }
+
+  void start() {
+    if (states_ && !task_.from_zero) {
+      if (draft()) std::memcpy(kept_memory_, states_->head(task_.slot, task_.hv), own_bytes());
+      chunks_.resume();
+      return;
+    }
+    for (std::size_t p = 0; p < task_.panels; ++p) {
+      T* S = kept_.S + p * shape_.K * kPanel;
+      if (task_.from_zero || !args_.initial_state) {
+        std::fill(S, S + shape_.K * kPanel, T(0));
+      } else {
+        load_state_panel<T>(args_.initial_state, task_.slot, task_.hv, shape_.K, shape_.V,
+                            task_.first_panel + p, S);
+      }
+    }
+    chunks_.begin();
+  }
+
+  // Tokens [begin, end), which fit into the open chunk.
+  void append(std::int64_t begin, std::int64_t end) {
+    if (begin == end) return;
+    const std::size_t first_row = chunks_.length();
+    for (std::int64_t t = begin; t < end; ++t) {
+      const TokenScalars<T> x = tokens_.read(t, work_.row, work_.gate);
+      if (draft()) remember(t, x);
+      chunks_.add_row(x.beta, x.key_exponent, x.query_exponent);
+    }
+    chunks_.finish_rows();
+    for (std::size_t p = 0; p < task_.panels; ++p) {
+      T* row = work_.output + 2 * first_row * kPanel;
+      for (std::int64_t t = begin; t < end; ++t, row += 2 * kPanel) {
+        tokens_.read_values(t, p, row);
+        std::fill(row + kPanel, row + 2 * kPanel, T(0));
+      }
+      chunks_.outputs(p, first_row);
+      row = work_.output + (2 * first_row + 1) * kPanel;
+      for (std::int64_t t = begin; t < end; ++t, row += 2 * kPanel) {
+        tokens_.write_outputs(t, p, row);
+      }
+    }
+    if (chunks_.full()) chunks_.close();
+  }
+
+  // A draft token's row, for commit().
+  void remember(std::int64_t t, const TokenScalars<T>& x) {
+    const Draft<T> d = draft_of(task_.slot);
+    const auto i = static_cast<std::size_t>(t);
+    const std::size_t Kp = shape_.Kp();
+    d.rows[i] = {x.beta, x.key_exponent};
+    std::copy_n(work_.row, Kp, d.keys + i * Kp);
+    std::copy_n(work_.gate, Kp, d.gates + i * Kp);
+    for (std::size_t p = 0; p < task_.panels; ++p) {
+      tokens_.read_values(t, p, d.values + (i * task_.panels + p) * kPanel);
+    }
+  }
+
+  void store_plain(const State& out, std::int64_t slot) {
+    chunks_.prepare_fold();
+    for (std::size_t p = 0; p < task_.panels; ++p) {
+      chunks_.fold(p);
+      store_state_panel<T>(out, slot, task_.hv, shape_.K, shape_.V, task_.first_panel + p,
+                           work_.fold);
+    }
+  }
+
+  void write_checkpoint(std::size_t index) {
+    if (!states_) {
+      return store_plain(args_.serving.checkpoint_states, static_cast<std::int64_t>(index));
+    }
+    const std::int64_t slot = args_.serving.checkpoints[index].slot;
+    std::memcpy(states_->head(slot, task_.hv), kept_memory_, own_bytes());
+    *draft_of(slot).count = 0;
+  }
+
+  void finish() {
+    chunks_.count_open_window();
+    if (states_) {
+      *draft_of(task_.slot).count = draft() ? tokens_.count() : 0;
+    } else if (args_.final_state) {
+      store_plain(args_.final_state, task_.slot);
+    }
+  }
+
+  const ForwardArgs& args_;
+  const Plan& plan_;
+  const HeadTask& task_;
+  StreamingStates::Memory* const states_;
+  const TileShape shape_;
+  const ChunkForm form_;
+  Work<F> work_;
+  void* const kept_memory_;
+  Kept<F> kept_;
+  Tokens<T> tokens_;
+  WindowCounts windows_;
+  Chunks<Dot> chunks_;
+};
+
+// The state of one head of a slot, to be changed or read.
+template <class Dot>
+struct SlotHead {
+  using F = typename Dot::Format;
+
+  SlotHead(const TileShape& s, const Plan& plan, void* kept_memory, void* scratch)
+      : shape(s),
+        form(chunk_form(plan)),
+        work(place_work<F>(shape, scratch)),
+        kept(place_kept<F>(shape, kept_memory)),
+        chunks(shape, form, kept, work, windows) {
+    chunks.resume();
+  }
+
+  const TileShape shape;
+  const ChunkForm form;
+  Work<F> work;
+  Kept<F> kept;
+  WindowCounts windows;
+  Chunks<Dot> chunks;
+};
+
+// Appends the first `tokens` of the slot's draft, which have no outputs any more.
+template <class Dot>
+void commit_draft(StreamingStates::Memory& states, std::int64_t slot, std::int64_t hv,
+                  std::int64_t tokens, void* scratch) {
+  using T = typename Dot::Format::T;
+  SlotHead<Dot> head(states.shape, states.plan, states.head(slot, hv), scratch);
+  const TileShape& shape = head.shape;
+  const std::size_t Kp = shape.Kp(), panels = shape.panels;
+  const Draft<T> d =
+      place_draft<T>(shape, states.max_draft,
+                     states.head(slot, hv) + kept_bytes(states.plan.precision, shape));
+  const auto count = static_cast<std::size_t>(tokens);
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t first = i, first_row = head.chunks.length();
+    for (; i < count && !head.chunks.full(); ++i) {
+      std::copy_n(d.keys + i * Kp, Kp, head.work.row);
+      std::fill(head.work.row + Kp, head.work.row + 2 * Kp, T(0));  // no query
+      std::copy_n(d.gates + i * Kp, Kp, head.work.gate);
+      head.chunks.add_row(d.rows[i].beta, d.rows[i].key_exponent, 0);
+    }
+    head.chunks.finish_rows();
+    for (std::size_t p = 0; p < panels; ++p) {
+      T* row = head.work.output + 2 * first_row * kPanel;
+      for (std::size_t j = first; j < i; ++j, row += 2 * kPanel) {
+        std::copy_n(d.values + (j * panels + p) * kPanel, kPanel, row);
+        std::fill(row + kPanel, row + 2 * kPanel, T(0));
+      }
+      head.chunks.outputs(p, first_row);
+    }
+    if (head.chunks.full()) head.chunks.close();
+  }
+  *d.count = 0;
+}
+
+template <class Dot>
+void write_plain_state(const StreamingStates::Memory& states, std::int64_t slot, std::int64_t hv,
+                       const State& out, std::int64_t n, void* scratch) {
+  using T = typename Dot::Format::T;
+  SlotHead<Dot> head(states.shape, states.plan, states.head(slot, hv), scratch);
+  head.chunks.prepare_fold();
+  for (std::size_t p = 0; p < head.shape.panels; ++p) {
+    head.chunks.fold(p);
+    store_state_panel<T>(out, n, hv, head.shape.K, head.shape.V, p, head.work.fold);
+  }
+}
+
+}  // namespace kda::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,204 @@
+// The tokens of one sequence and value head: their rows from the inputs, their outputs.
+// Included once per instruction set, inside its namespace.
+
+#if defined(KDA_CPU_TOKENS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KDA_CPU_TOKENS_INL_H_
+#undef KDA_CPU_TOKENS_INL_H_
+#else
+#define KDA_CPU_TOKENS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "cpu/head.h"
+#include "cpu/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kda::cpu::HWY_NAMESPACE {
+
+// What add_row needs beside the rows themselves.
+template <class T>
+struct TokenScalars {
+  T beta;
+  int key_exponent, query_exponent;
+};
+
+// Token numbers count from the sequence's first token in this call.
+template <class T>
+class Tokens {
+ public:
+  // dt_bias: [Kp] scratch for as long as this lives.
+  Tokens(const ForwardArgs& args, const Plan& plan, const HeadTask& task, T* dt_bias)
+      : args_(args),
+        plan_(plan),
+        task_(task),
+        where_(stretch(args, plan, task.n)),
+        h_(task.hv / (plan.HV / plan.H)),
+        K_(static_cast<std::size_t>(plan.K)),
+        Kp_(round_up(K_, kPad)) {
+    read_gate_form(dt_bias);
+  }
+
+  std::int64_t count() const { return where_.length; }
+
+  // The normalised key and the scaled query into row (k, then q, [2 Kp]), the gate's bits into
+  // gate ([Kp]).
+  TokenScalars<T> read(std::int64_t t, T* row, double* gate) const {
+    read_gate(where_.first + t, row, gate);
+    T* k = row;
+    T* q = row + Kp_;
+    load_row<T>(args_.k.data, args_.k.dtype, at(args_.k, t, h_), K_, Kp_, k);
+    load_row<T>(args_.q.data, args_.q.dtype, at(args_.q, t, h_), K_, Kp_, q);
+    normalise_row<T>(k, Kp_, plan_.norm, T(1));
+    normalise_row<T>(q, Kp_, plan_.norm, static_cast<T>(plan_.scale));
+    return {read_beta(t), headroom_exponent(k), headroom_exponent(q)};
+  }
+
+  // v of one panel, [kPanel], zero past V.
+  void read_values(std::int64_t t, std::size_t panel, T* out) const {
+    load_row<T>(args_.v.data, args_.v.dtype, at(args_.v, t, task_.hv) + first_column(panel),
+                columns(panel), kPanel, out);
+  }
+
+  void write_outputs(std::int64_t t, std::size_t panel, const T* o) const {
+    store_row<T>(args_.o.data, args_.o.dtype,
+                 at(as_const(args_.o), t, task_.hv) + first_column(panel), columns(panel), o);
+  }
+
+ private:
+  static constexpr int kHeadroom = 13;
+  // Powers of two that exist with their inverses.
+  static constexpr int kMaxExponent = std::numeric_limits<T>::max_exponent - 2;
+
+  std::int64_t at(const ConstTensor& x, std::int64_t t, std::int64_t head) const {
+    return where_.row * x.stride[0] + (where_.first + t) * x.stride[1] + head * x.stride[2];
+  }
+
+  std::int64_t first_column(std::size_t panel) const {
+    return static_cast<std::int64_t>((task_.first_panel + panel) * kPanel);
+  }
+
+  std::size_t columns(std::size_t panel) const {
+    return static_cast<std::size_t>(
+        std::min<std::int64_t>(kPanel, plan_.V - first_column(panel)));
+  }
+
+  void read_gate_form(T* dt_bias) {
+    gate_form_.gate = plan_.gate;
+    if (plan_.gate == Gate::log) return;
+    gate_form_.bound = static_cast<T>(plan_.lower_bound);
+    if (args_.A_log) {
+      gate_form_.rate = exp_of(load_element<T>(args_.A_log.data, args_.A_log.dtype,
+                                               task_.hv * args_.A_log.stride[0]));
+    }
+    std::fill(dt_bias, dt_bias + Kp_, T(0));
+    if (args_.dt_bias) {
+      const ConstTensor& b = args_.dt_bias;
+      const std::int64_t index = task_.hv * b.stride[0];
+      if (plan_.op == Op::kda) {
+        load_row<T>(b.data, b.dtype, index, K_, Kp_, dt_bias);
+      } else {
+        std::fill(dt_bias, dt_bias + Kp_, load_element<T>(b.data, b.dtype, index));
+      }
+    }
+    gate_form_.dt_bias = dt_bias;
+  }
+
+  // x: scratch, [Kp].
+  void read_gate(std::int64_t t, T* x, double* bits) const {
+    const ConstTensor& g = args_.g;
+    if (!g) {
+      std::fill(bits, bits + Kp_, 0.0);
+      return;
+    }
+    const std::int64_t index =
+        where_.row * g.stride[0] + t * g.stride[1] + task_.hv * g.stride[2];
+    if (plan_.op == Op::kda) {
+      load_row<T>(g.data, g.dtype, index, K_, Kp_, x);
+    } else {
+      std::fill(x, x + Kp_, load_element<T>(g.data, g.dtype, index));
+    }
+    gate_bits<T>(gate_form_, x, K_, Kp_, bits);
+  }
+
+  T read_beta(std::int64_t t) const {
+    const ConstTensor& b = args_.beta;
+    if (!b) return 1;
+    const T x = load_element<T>(b.data, b.dtype, at(b, t, task_.hv));
+    if (!plan_.sigmoid_beta) return x;
+    return plan_.neg_eigval ? 2 * sigmoid_of(x) : sigmoid_of(x);
+  }
+
+  // The power of two that leaves a row's largest element just below kHeadroom bits: the factors of
+  // (11) take 112 of the 127 bits on either side of 1, so an element 2^-28 of the largest still
+  // counts, and the largest does not overflow.
+  int headroom_exponent(const T* row) const {
+    // A midpoint's factors take up to 116.
+    const int headroom = plan_.reference == Reference::midpoint ? kHeadroom - 4 : kHeadroom;
+    return exponent_of(largest(row, Kp_), headroom - kMaxExponent, kMaxExponent) - headroom;
+  }
+
+  const ForwardArgs& args_;
+  const Plan& plan_;
+  const HeadTask& task_;
+  const Stretch where_;
+  const std::int64_t h_;  // key head
+  const std::size_t K_, Kp_;
+  GateForm<T> gate_form_;
+};
+
+// Calls f(row of kPanel numbers, index of its first number in the state tensor, step between them)
+// for the K rows of one panel of a plain state.
+template <class TensorT, class F>
+HWY_INLINE void each_state_row(const BasicState<TensorT>& state, std::int64_t slot,
+                               std::int64_t hv, std::size_t K, std::size_t first_column, F f) {
+  const auto& x = state.tensor;
+  const bool key_first = state.layout == StateLayout::key_first;
+  const std::int64_t k_step = x.stride[key_first ? 2 : 3];
+  const std::int64_t v_step = x.stride[key_first ? 3 : 2];
+  const std::int64_t base = slot * x.stride[0] + hv * x.stride[1] +
+                            static_cast<std::int64_t>(first_column) * v_step;
+  for (std::size_t k = 0; k < K; ++k) f(k, base + static_cast<std::int64_t>(k) * k_step, v_step);
+}
+
+// A panel of a plain state, [K][kPanel], zero past V.
+template <class T>
+HWY_INLINE void load_state_panel(const ConstState& state, std::int64_t slot, std::int64_t hv,
+                                 std::size_t K, std::size_t V, std::size_t panel, T* S) {
+  const ConstTensor& x = state.tensor;
+  const std::size_t first = panel * kPanel, count = std::min(kPanel, V - first);
+  each_state_row(state, slot, hv, K, first,
+                 [&](std::size_t k, std::int64_t index, std::int64_t step) HWY_ATTR {
+                   T* row = S + k * kPanel;
+                   if (step == 1) return load_row<T>(x.data, x.dtype, index, count, kPanel, row);
+                   for (std::size_t c = 0; c < count; ++c) {
+                     row[c] = load_element<T>(x.data, x.dtype,
+                                              index + static_cast<std::int64_t>(c) * step);
+                   }
+                   std::fill(row + count, row + kPanel, T(0));
+                 });
+}
+
+template <class T>
+HWY_INLINE void store_state_panel(const State& state, std::int64_t slot, std::int64_t hv,
+                                  std::size_t K, std::size_t V, std::size_t panel, const T* S) {
+  const Tensor& x = state.tensor;
+  const std::size_t first = panel * kPanel, count = std::min(kPanel, V - first);
+  each_state_row(state, slot, hv, K, first,
+                 [&](std::size_t k, std::int64_t index, std::int64_t step) HWY_ATTR {
+                   const T* row = S + k * kPanel;
+                   if (step == 1) return store_row<T>(x.data, x.dtype, index, count, row);
+                   for (std::size_t c = 0; c < count; ++c) {
+                     store_row<T>(x.data, x.dtype, index + static_cast<std::int64_t>(c) * step, 1,
+                                  row + c);
+                   }
+                 });
+}
+
+}  // namespace kda::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
