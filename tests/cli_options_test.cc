@@ -109,6 +109,8 @@ TEST(CaseOptions, Refusals) {
       {R"({"T": "7"})", "T"},
       {R"({"T": 18446744073709551615})", "T"},
       {R"({"t": 7})", "t"},
+      {R"({"dtype": "fp32"})", "dtype"},
+      {R"({"dtype": null})", "dtype"},
       {R"({"fla_error": 1})", "fla_error"},
   };
   for (const Refused& refused : all) {

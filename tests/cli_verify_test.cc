@@ -1,6 +1,7 @@
 // kda verify: a wrong number, a cut file or nothing to compare never passes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -160,18 +161,43 @@ TEST(Verify, TheAbsoluteErrorCountsWhereTheTruthIsZero) {
   }
 }
 
-TEST(Verify, EveryPeerVector) {
+// The files of the peers, after "verify --json" and `flags`; empty where they are not to be had.
+std::vector<std::string> verify_peers(const std::vector<std::string>& flags) {
   const fs::path folder = fs::path(KDA_SHARED_DIR) / "peer_vectors";
-  if (!fs::exists(folder)) {
-    GTEST_SKIP() << "no folder " << folder.string() << ": set the CMake variable KDA_SHARED_DIR";
-  }
+  if (!fs::exists(folder)) return {};
   std::vector<std::string> args = {"verify", "--json"};
+  args.insert(args.end(), flags.begin(), flags.end());
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() == ".safetensors") args.push_back(entry.path().string());
   }
+  return args;
+}
+
+constexpr const char* kNoPeers =
+    "no folder " KDA_SHARED_DIR "/peer_vectors: set the CMake variable KDA_SHARED_DIR";
+
+TEST(Verify, EveryPeerVector) {
+  const std::vector<std::string> args = verify_peers({});
+  if (args.empty()) GTEST_SKIP() << kNoPeers;
   const Finished run = kda_program(args);
   EXPECT_EQ(run.code, 0) << run.err << run.out;
   EXPECT_EQ(json::parse(run.out).size(), 44u);  // 11 cases, o and ht, two precisions
+}
+
+TEST(Verify, MixedIsMeasuredAgainstFla) {
+  const std::vector<std::string> args = verify_peers({"--precision", "mixed"});
+  if (args.empty()) GTEST_SKIP() << kNoPeers;
+  const json all = json::parse(kda_program(args).out);
+  int measured = 0;
+  for (const json& row : all) {
+    if (row["case"] == "k_ne_v_fp32") continue;  // not in 16 bits, so refused
+    const bool has_fla = row["peers"].contains("fla");
+    const double limit = has_fla ? std::max(1.05 * row["peers"]["fla"].get<double>(), 2e-6) : 5e-3;
+    EXPECT_EQ(row["limit"], limit) << row;
+    EXPECT_EQ(row["pass"], true) << row;
+    measured += has_fla ? 1 : 0;
+  }
+  EXPECT_EQ(measured, 18);  // nine cases
 }
 
 }  // namespace

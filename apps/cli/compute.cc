@@ -54,7 +54,7 @@ Answer compute(const Case& c, const CpuContext& context, DType o, DType final_st
   answer.args = c.args;
   allocate_outputs(answer, c.state_layout, o, final_state);
   answer.plan = make_plan(answer.args);
-  const Progress progress("computing");
+  const Progress progress(c.name.empty() ? "computing" : "computing " + c.name);
   const auto start = std::chrono::steady_clock::now();
   answer.ran = forward(answer.args, context);
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

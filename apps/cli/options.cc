@@ -79,8 +79,15 @@ std::optional<std::vector<std::int64_t>> lens_of(const std::string& key, const j
 }
 
 bool is_note(const std::string& key) {
-  return key == "dtype" || key == "layout" || key == "note" || key.ends_with("_err") ||
-         key.ends_with("_failed");
+  return key == "layout" || key == "note" || key.ends_with("_err") || key.ends_with("_failed");
+}
+
+// What the tensors were before they were stored: a note, but one that can be misspelt.
+void check_dtype(const std::string& key, const json& value) {
+  for (const char* known : {"float64", "float32", "bfloat16", "float16"}) {
+    if (value == known) return;
+  }
+  throw Error(key, show(value), "float64, float32, bfloat16, float16");
 }
 
 void read_key(const std::string& key, const json& value, CaseOptions& result) {
@@ -114,6 +121,8 @@ void read_key(const std::string& key, const json& value, CaseOptions& result) {
     if (!value.is_null()) options.key_window = integer_of<int>(key, value);
   } else if (std::ranges::find(kSizes, key) != kSizes.end()) {
     result.sizes[key] = integer_of<std::int64_t>(key, value);
+  } else if (key == "dtype") {
+    check_dtype(key, value);
   } else if (!is_note(key)) {
     throw Error(key, "an unknown option", kKeys);
   }

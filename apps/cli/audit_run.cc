@@ -1,0 +1,168 @@
+#include "audit_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace kda::cli {
+namespace {
+
+using audit::Arrays;
+using audit::Finding;
+
+std::vector<CallForm> forms(const AuditScope& scope) {
+  std::vector<CallForm> all;
+  for (const Reference reference : scope.references) {
+    const bool pairwise = reference == Reference::pairwise;
+    for (const int window : pairwise ? std::vector<int>{1} : scope.windows) {
+      for (const Precision precision : scope.precisions) {
+        for (const Gate gate : scope.gates) {
+          CallForm form;
+          form.reference = reference;
+          if (!pairwise) form.key_window = window;
+          form.precision = precision;
+          form.gate = gate;
+          form.lower_bound = scope.lower_bound;
+          form.chunk = std::max(32, window);
+          all.push_back(form);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// Around the ends of windows and chunks, where paths change.
+std::vector<std::int64_t> telling_cuts(const CallForm& form, std::int64_t T) {
+  const std::int64_t window = form.key_window.value_or(1), chunk = form.chunk;
+  std::set<std::int64_t> cuts;
+  for (const std::int64_t cut :
+       {std::int64_t{1}, window / 2, window - 1, window, window + 1, chunk - 1, chunk, chunk + 1,
+        chunk + window / 2, T - 1}) {
+    if (cut >= 1 && cut < T) cuts.insert(cut);
+  }
+  return {cuts.begin(), cuts.end()};
+}
+
+class FormAudit {
+ public:
+  FormAudit(const Backend& backend, const CallForm& form, const AuditScope& scope)
+      : backend_(backend), form_(form), scope_(scope),
+        inputs_(draw_inputs(form, scope.sizes, scope.seed)) {
+    options_.rounds = scope.rounds;
+    options_.seed = scope.seed;
+    options_.bound = 4 * unit_roundoff(form.precision);
+  }
+
+  std::vector<Finding> run() {
+    findings_ = audit::audit(
+        [&](const Arrays& in) { return outputs(backend_, form_, in); }, inputs_, options_);
+    add_states();
+    add_scores();
+    return std::move(findings_);
+  }
+
+ private:
+  void add_states() {
+    std::vector<Finding> all;
+    audit::Options options = options_;
+    for (const std::int64_t cut : telling_cuts(form_, scope_.sizes.T)) {
+      options.cuts = {cut};
+      const std::vector<Finding> some = audit::audit(
+          [&](const Arrays& in) { return states(backend_, form_, in, cut); }, inputs_, options);
+      if (all.empty()) {
+        all = some;
+      } else {
+        for (std::size_t i = 0; i < all.size(); ++i) merge(all[i], some[i]);
+      }
+    }
+    findings_.insert(findings_.end(), all.begin(), all.end());
+  }
+
+  void add_scores() {
+    const std::int64_t T = std::min<std::int64_t>(scope_.sizes.T, form_.chunk);
+    Sizes sizes = scope_.sizes;
+    sizes.T = T;
+    audit::Options options = options_;
+    options.cuts = telling_cuts(form_, T);
+    options.inputs = {"q", "k", "g"};  // A_qk is made of these
+    const std::vector<Finding> found = audit::audit(
+        [&](const Arrays& in) { return scores(backend_, form_, in, T); },
+        draw_inputs(form_, sizes, scope_.seed), options);
+    findings_.insert(findings_.end(), found.begin(), found.end());
+  }
+
+  const Backend& backend_;
+  const CallForm& form_;
+  const AuditScope& scope_;
+  const Arrays inputs_;
+  audit::Options options_;
+  std::vector<Finding> findings_;
+};
+
+// Both versions of every element of one token of an output.
+std::vector<audit::Edit> row(const audit::Array& before, const audit::Array& after,
+                             std::int64_t token, std::int64_t columns) {
+  std::vector<audit::Edit> elements;
+  for (std::int64_t c = 0; c < columns; ++c) {
+    const auto at = static_cast<std::size_t>(token * before.shape[1] + c);
+    elements.push_back({before.name, {token, c}, before.values[at], after.values[at]});
+  }
+  return elements;
+}
+
+std::int64_t moved(const std::vector<audit::Edit>& elements) {
+  return std::ranges::count_if(elements, [](const auto& e) { return e.before != e.after; });
+}
+
+}  // namespace
+
+AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
+                        const std::function<void(const CallForm&, std::size_t, std::size_t)>& at) {
+  AuditRows result;
+  const std::vector<CallForm> all = forms(scope);
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    const CallForm& form = all[n];
+    if (const std::string why = why_not(form, scope.sizes); !why.empty()) {
+      result.refused.emplace_back(form, why);
+      continue;
+    }
+    at(form, n, all.size());
+    for (Finding& finding : FormAudit(backend, form, scope).run()) {
+      result.rows.push_back({backend.name, form, std::move(finding)});
+    }
+  }
+  return result;
+}
+
+KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed) {
+  KnownLeak leak;
+  leak.form.reference = reference;
+  if (reference != Reference::pairwise) leak.form.key_window = 16;
+  leak.form.precision = Precision::mixed;
+  leak.form.chunk = 16;
+  const Sizes sizes{.T = 16, .K = 128, .V = 128};
+  const Arrays before = draw_inputs(leak.form, sizes, seed);
+  const Arrays other = draw_inputs(leak.form, sizes, seed + 1);
+  Arrays after = before;
+  const auto gates = std::ranges::find(after, "g", &audit::Array::name);
+  const auto new_gates = std::ranges::find(other, "g", &audit::Array::name);
+  for (std::int64_t i = kKnownFirst * sizes.K; i < (kKnownLast + 1) * sizes.K; ++i) {
+    gates->values[static_cast<std::size_t>(i)] = new_gates->values[static_cast<std::size_t>(i)];
+  }
+  leak.scores = row(scores(backend, leak.form, before, sizes.T)[0],
+                    scores(backend, leak.form, after, sizes.T)[0], kKnownRow, kKnownRow + 1);
+  leak.outputs = row(outputs(backend, leak.form, before)[0],
+                     outputs(backend, leak.form, after)[0], kKnownRow, sizes.V);
+  leak.scores_changed = moved(leak.scores);
+  leak.outputs_changed = moved(leak.outputs);
+  leak.output_count = sizes.V;
+  return leak;
+}
+
+std::string known_change() {
+  return fmt::format("g of tokens {}, {}, {}", kKnownFirst, kKnownFirst + 1, kKnownLast);
+}
+
+}  // namespace kda::cli

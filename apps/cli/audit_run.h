@@ -1,0 +1,60 @@
+// Which calls `kda audit` looks at, and what it finds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "audit_call.h"
+#include "kda/audit.hpp"
+
+namespace kda::cli {
+
+struct AuditScope {
+  std::vector<Reference> references = {Reference::shifted, Reference::first_row,
+                                       Reference::midpoint, Reference::pairwise};
+  std::vector<int> windows = {8, 16, 32, 64};
+  std::vector<Precision> precisions = {Precision::mixed, Precision::fp32, Precision::exact64};
+  std::vector<Gate> gates = {Gate::bounded, Gate::log};
+  double lower_bound = -5;
+  Sizes sizes = {};
+  int rounds = 1;
+  std::uint64_t seed = 1;
+};
+
+// One form, one input changed (or tokens appended), one tensor watched.
+struct AuditRow {
+  std::string backend;
+  CallForm form;
+  audit::Finding finding;
+
+  bool should_be_causal() const { return form.reference != Reference::midpoint; }
+  bool changed() const { return finding.differing > 0; }
+};
+
+struct AuditRows {
+  std::vector<AuditRow> rows;
+  std::vector<std::pair<CallForm, std::string>> refused;  // and why
+};
+
+// Calls at(form, done, all) before each form.
+AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
+                        const std::function<void(const CallForm&, std::size_t, std::size_t)>& at);
+
+// The leak that is known to be there: windows of 16 keys, bf16 operands; the gates of tokens 6, 7
+// and 8 change, and row 5 is looked at. Token 8 is the midpoint's reference.
+struct KnownLeak {
+  CallForm form;
+  std::vector<audit::Edit> scores, outputs;  // all of A_qk's row 5; some of o's
+  std::int64_t scores_changed = 0, outputs_changed = 0, output_count = 0;
+};
+
+inline constexpr std::int64_t kKnownRow = 5, kKnownFirst = 6, kKnownLast = 8;
+
+KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed = 1);
+
+// "g of tokens 6, 7, 8"
+std::string known_change();
+
+}  // namespace kda::cli
