@@ -13,35 +13,14 @@ namespace {
 
 constexpr int kDefaultWindow = 32;  // tokens
 
-// Bits that a window's factors may reach. Twice 112 with the shift in the middle: each factor stays
-// within 2^112 and leaves room below float's 2^128 for sums over the channels.
-double most_bits(Reference reference) {
-  switch (reference) {
-    case Reference::shifted:
-      return 224;
-    case Reference::midpoint:
-      return 116;
-    default:
-      return 112;
-  }
-}
-
-// Where a gate has no bound that fits, a window ends once its decay exceeds this many bits.
-double cut_bits(Reference reference) { return reference == Reference::shifted ? 160 : 112; }
-
 bool has_decay(const Plan& plan) { return plan.op == Op::kda || plan.op == Op::gdn; }
 
 bool is_bounded(const Plan& plan) { return has_decay(plan) && plan.gate == Gate::bounded; }
 
-// Bits by which a bounded gate can decay between the reference and the window's farthest token.
-double span_bits(const Plan& plan, int window) {
-  const int tokens = plan.reference == Reference::midpoint ? window / 2 : window - 1;
-  return -plan.lower_bound * tokens * std::numbers::log2e;
-}
-
 bool fits(const Plan& plan, int window) {
   if (!has_decay(plan)) return true;
-  return is_bounded(plan) && span_bits(plan, window) <= most_bits(plan.reference);
+  return is_bounded(plan) &&
+         span_bits(plan.reference, plan.lower_bound, window) <= most_bits(plan.reference);
 }
 
 std::vector<int> windows_of(int chunk) {
@@ -91,6 +70,26 @@ void check_window(int window, const Plan& plan) {
 
 }  // namespace
 
+double most_bits(Reference reference) {
+  switch (reference) {
+    case Reference::shifted:
+      return 224;
+    case Reference::midpoint:
+      return 116;
+    default:
+      return 112;
+  }
+}
+
+double cut_bits(Reference reference) { return reference == Reference::shifted ? 160 : 112; }
+
+double span_bits(Reference reference, double lower_bound, int window) {
+  const int tokens = reference == Reference::midpoint ? window / 2 : window - 1;
+  return -lower_bound * tokens * std::numbers::log2e;
+}
+
+int shift_bits(double span) { return static_cast<int>(std::lround(span / 2)); }
+
 void choose_windows(const Options& options, Plan& plan) {
   if (plan.reference == Reference::pairwise) {
     if (options.key_window) {
@@ -105,8 +104,8 @@ void choose_windows(const Options& options, Plan& plan) {
   plan.cuts = !fits(plan, plan.key_window);
   if (plan.cuts) plan.cut_bits = cut_bits(plan.reference);
   if (plan.reference != Reference::shifted) return;
-  const double span = plan.cuts ? plan.cut_bits : span_bits(plan, plan.key_window);
-  plan.shift = static_cast<int>(std::lround(span / 2));
+  plan.shift = shift_bits(plan.cuts ? plan.cut_bits
+                                    : span_bits(plan.reference, plan.lower_bound, plan.key_window));
 }
 
 }  // namespace kda
