@@ -6,6 +6,7 @@
 #include <vector>
 
 #if KDA_WITH_TBB
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #endif
@@ -17,7 +18,11 @@ using Body = std::function<void(std::int64_t)>;
 
 #if KDA_WITH_TBB
 void library_parallel_for(int threads, std::int64_t n, const Body& body) {
-  tbb::task_arena arena(threads);
+  // oneTBB prints a warning when it is asked for more than it may have.
+  const std::size_t allowed =
+      tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
+  tbb::task_arena arena(static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(threads),
+                                                               allowed)));
   arena.execute([&] {
     tbb::parallel_for(
         tbb::blocked_range<std::int64_t>(0, n, 1),
