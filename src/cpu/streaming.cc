@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checks.h"
@@ -173,20 +174,25 @@ void StreamingStates::load_slot(std::int64_t slot, const void* bytes, std::size_
   if (size != m.slot_bytes) {
     throw Error("bytes", std::to_string(size), std::to_string(m.slot_bytes) + ", a slot's");
   }
-  // Only what would be followed as an index is checked: a place in a chunk, the same for all heads.
+  // Only what would be followed as an index is checked: places in a chunk. All heads have the same
+  // tokens; windows are each head's own.
   const auto* first = static_cast<const std::byte*>(bytes);
-  cpu::Position all;
-  std::int64_t drafts = 0;
-  std::memcpy(&all, first, sizeof all);
-  std::memcpy(&drafts, first + cpu::kept_bytes(m.plan.precision, m.shape), sizeof drafts);
-  for (std::int64_t hv = 0; hv < m.plan.HV; ++hv) {
+  const std::size_t draft_at = cpu::kept_bytes(m.plan.precision, m.shape);
+  const auto read = [&](std::int64_t hv) {
     const std::byte* head = first + static_cast<std::size_t>(hv) * m.head_bytes;
-    const std::byte* draft = head + cpu::kept_bytes(m.plan.precision, m.shape);
-    const bool same = std::memcmp(head, &all, sizeof all) == 0 &&
-                      std::memcmp(draft, &drafts, sizeof drafts) == 0;
-    const bool inside = all.length >= 0 && all.length < m.plan.chunk && all.first >= 0 &&
-                        all.first <= all.length && all.tokens >= all.length && drafts >= 0 &&
-                        drafts <= m.max_draft;
+    std::pair<cpu::Position, std::int64_t> place;
+    std::memcpy(&place.first, head, sizeof place.first);
+    std::memcpy(&place.second, head + draft_at, sizeof place.second);
+    return place;
+  };
+  const auto [place, drafts] = read(0);
+  for (std::int64_t hv = 0; hv < m.plan.HV; ++hv) {
+    const auto [own, own_drafts] = read(hv);
+    const bool same =
+        own.tokens == place.tokens && own.length == place.length && own_drafts == drafts;
+    const bool inside = own.length >= 0 && own.length < m.plan.chunk && own.first >= 0 &&
+                        own.first <= own.length && own.tokens >= own.length && own_drafts >= 0 &&
+                        own_drafts <= m.max_draft;
     if (!same || !inside) {
       throw Error("bytes", "no streaming state of this form", "what slot_data() gave");
     }
