@@ -30,7 +30,7 @@ struct FormatDtype {
 
 constexpr auto kDtypes = std::to_array<FormatDtype>({
     {"BOOL", 8, {}},         {"F4", 4, {}},           {"F6_E2M3", 6, {}},
-    {"F6_E3M2", 6, {}},      {"U8", 8, {}},           {"I8", 8, {}},
+    {"F6_E3M2", 6, {}},      {"U8", 8, DType::u8},    {"I8", 8, {}},
     {"F8_E5M2", 8, {}},      {"F8_E4M3", 8, {}},      {"F8_E8M0", 8, {}},
     {"F8_E4M3FNUZ", 8, {}},  {"F8_E5M2FNUZ", 8, {}},  {"I16", 16, {}},
     {"U16", 16, {}},         {"F16", 16, DType::f16}, {"BF16", 16, DType::bf16},
