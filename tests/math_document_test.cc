@@ -1,16 +1,16 @@
-// docs/math.md: its worked chunk is what the oracle computes, and what the code cites is there.
+// docs/math.md: its worked chunk is what the oracle computes. What the code cites is there, or in
+// docs/math-backward.md.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cases.h"
+#include "document.h"
 #include "oracle.h"
 #include "reference/chunk.h"
 #include "reference/front.h"
@@ -19,47 +19,14 @@ namespace kda::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Rows = std::vector<std::vector<double>>;
 using reference::Matrix;
 
 constexpr double kTolerance = 1e-14;  // the document's decimals are exact
 
-fs::path project() { return fs::path(KDA_TEST_DATA_DIR).parent_path().parent_path(); }
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// The tables between ```text and ```: of each name its rows, in order.
-std::map<std::string, Rows> tables() {
-  std::map<std::string, Rows> rows;
-  std::istringstream document(text_of(project() / "docs" / "math.md"));
-  bool inside = false;
-  for (std::string line; std::getline(document, line);) {
-    if (line.rfind("```", 0) == 0) {
-      inside = line == "```text";
-      continue;
-    }
-    if (!inside || line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    std::string name;
-    words >> name;
-    std::vector<double> numbers;
-    for (double x; words >> x;) numbers.push_back(x);
-    EXPECT_TRUE(words.eof()) << line;  // nothing but numbers
-    rows[name].push_back(numbers);
-  }
-  return rows;
-}
-
 class MathDocument : public testing::Test {
  protected:
   void SetUp() override {
-    t = tables();
+    t = tables("math.md");
     ASSERT_EQ(t["token"].size(), 4u);
     for (const auto& token : t["token"]) ASSERT_EQ(token.size(), 8u);
     ASSERT_EQ(t["state_in"].size(), 1u);
@@ -162,7 +129,8 @@ TEST_F(MathDocument, AllAtOnce) {
 }
 
 TEST(MathDocumentCitations, EveryCitedEquationIsThere) {
-  const std::string document = text_of(project() / "docs" / "math.md");
+  const std::string document =
+      text_of(project() / "docs" / "math.md") + text_of(project() / "docs" / "math-backward.md");
   const std::regex citation(R"(// \((\d+)\))");
   int citations = 0;
   for (const auto& entry : fs::recursive_directory_iterator(project() / "src")) {

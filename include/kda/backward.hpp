@@ -24,8 +24,8 @@ struct BackwardArgs {
   ConstState initial_state;  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
   ConstTensor cu_seqlens;    // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
 
-  ConstTensor d_o;           // [B, T, HV, V]
-  ConstState d_final_state;  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
+  ConstTensor d_o;                          // [B, T, HV, V]
+  ConstState d_final_state;                 // [N, HV, K, V] or [N, HV, V, K]; absent: 0
   const Checkpoint* checkpoints = nullptr;  // [M], slots unused; the same one twice adds up
   std::size_t checkpoint_count = 0;         // M
   ConstState d_checkpoint_states;           // [M, HV, K, V] or [M, HV, V, K]: of plain states

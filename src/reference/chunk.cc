@@ -5,22 +5,22 @@
 #include <utility>
 
 namespace kda::reference {
-namespace {
 
-using Chunk = std::vector<Token>;
-constexpr std::int64_t kBeforeChunk = -1;
-
-// exp(G_i - G_j), a number per channel; G is 0 before the chunk. The exponent is the sum of the
-// gates of tokens j+1 ... i: as a difference of two long sums it would lose its last digits.
-Vector decay(const Chunk& x, std::int64_t i, std::int64_t j) {
-  Vector factors(x[i].g.size());
+// The exponent is the sum of the gates of tokens j+1 ... i: as a difference of two long sums it
+// would lose its last digits.
+Vector decay(const std::vector<Token>& chunk, std::int64_t i, std::int64_t j) {
+  Vector factors(chunk[i].g.size());
   for (std::size_t d = 0; d < factors.size(); ++d) {
     double exponent = 0;
-    for (std::int64_t t = j + 1; t <= i; ++t) exponent += x[t].g[d];
+    for (std::int64_t t = j + 1; t <= i; ++t) exponent += chunk[t].g[d];
     factors[d] = std::exp(exponent);
   }
   return factors;
 }
+
+namespace {
+
+using Chunk = std::vector<Token>;
 
 struct Attention {
   Matrix A_kk, A_qk;

@@ -1,6 +1,7 @@
 // One chunk of one value head: (6)-(10).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "plan.h"
@@ -17,6 +18,11 @@ struct ChunkStages {
   Matrix O;      // [C, V]
   Matrix S_out;  // [K, V]
 };
+
+inline constexpr std::int64_t kBeforeChunk = -1;
+
+// exp(G_i - G_j), a number per channel; G is 0 at kBeforeChunk. j <= i. [K]
+Vector decay(const std::vector<Token>& chunk, std::int64_t i, std::int64_t j);
 
 // `chunk` holds at least one token: their q, k, v are the rows of Q, K, V. S_in is [K, V].
 ChunkStages chunk_stages(const Plan& plan, const std::vector<Token>& chunk, const Matrix& S_in);

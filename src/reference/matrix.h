@@ -21,6 +21,10 @@ class Matrix {
   const double* operator[](std::int64_t row) const {
     return elements_.data() + static_cast<std::size_t>(row) * columns_;
   }
+  Matrix& operator+=(const Matrix& other) {  // of the same size
+    for (std::size_t i = 0; i < elements_.size(); ++i) elements_[i] += other.elements_[i];
+    return *this;
+  }
   const Vector& elements() const { return elements_; }
 
  private:

@@ -1,51 +1,17 @@
 #include "reference/reference.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "reference/chunk.h"
-#include "reference/element.h"
 #include "reference/front.h"
 #include "reference/matrix.h"
+#include "reference/state.h"
+#include "reference/step.h"
 
 namespace kda::reference {
 namespace {
-
-Matrix initial_state(const ForwardArgs& args, const Plan& plan, std::int64_t n, std::int64_t h) {
-  Matrix S(plan.K, plan.V);
-  if (!args.initial_state) return S;
-  const bool key_first = args.initial_state.layout == StateLayout::key_first;
-  for (std::int64_t d = 0; d < plan.K; ++d) {
-    for (std::int64_t e = 0; e < plan.V; ++e) {
-      S[d][e] = element<4>(args.initial_state.tensor, {n, h, key_first ? d : e, key_first ? e : d});
-    }
-  }
-  return S;
-}
-
-// One token. S becomes S_t; returns o_t.
-Vector step(const Plan& plan, const Token& x, Matrix& S) {
-  Vector z(x.v.size()), o(x.v.size());
-  for (std::int64_t d = 0; d < plan.K; ++d) {
-    const double decay = std::exp(x.g[d]);
-    for (std::int64_t e = 0; e < plan.V; ++e) S[d][e] *= decay;  // (1)
-  }
-  for (std::int64_t e = 0; e < plan.V; ++e) {
-    double predicted = 0;
-    for (std::int64_t d = 0; d < plan.K; ++d) predicted += S[d][e] * x.k[d];  // (2)
-    z[e] = plan.op == Op::linear ? x.v[e] : x.beta * (x.v[e] - predicted);    // (3)
-  }
-  for (std::int64_t d = 0; d < plan.K; ++d) {
-    for (std::int64_t e = 0; e < plan.V; ++e) S[d][e] += x.k[d] * z[e];  // (4)
-  }
-  for (std::int64_t e = 0; e < plan.V; ++e) {
-    for (std::int64_t d = 0; d < plan.K; ++d) o[e] += S[d][e] * x.q[d];
-    o[e] *= plan.scale;  // (5)
-  }
-  return o;
-}
 
 // Calls run(result, s, h, S) for every sequence and value head, with its stretch s and its
 // initial state, and collects what that leaves in S.
@@ -56,7 +22,7 @@ Result for_each_head(const ForwardArgs& args, const Plan& plan, Run run) {
   for (std::int64_t n = 0; n < plan.N; ++n) {
     const Stretch s = stretch(args, plan, n);
     for (std::int64_t h = 0; h < plan.HV; ++h) {
-      Matrix S = initial_state(args, plan, n, h);
+      Matrix S = state(args.initial_state, plan, n, h);
       run(result, s, h, S);
       const Vector& elements = S.elements();
       result.final_state.insert(result.final_state.end(), elements.begin(), elements.end());
@@ -77,8 +43,10 @@ Result recurrence(const ForwardArgs& args, const Plan& plan) {
   return for_each_head(args, plan,
                        [&](Result& result, const Stretch& s, std::int64_t h, Matrix& S) {
                          for (std::int64_t t = s.first; t < s.first + s.length; ++t) {
-                           const Vector o = step(plan, token(args, plan, s.row, t, h), S);
-                           put(result, plan, s.row, t, h, o.data());
+                           const Token x = token(args, plan, s.row, t, h);
+                           const StepStages stages = step_stages(plan, x, S);
+                           S = stages.S;
+                           put(result, plan, s.row, t, h, stages.o.data());
                          }
                        });
 }
