@@ -19,6 +19,9 @@ struct Backend {
 
 Backend cpu_backend(const CpuContext& context);
 
+// The fp64 oracle. It fills in o only.
+Backend oracle_backend();
+
 // How a call is computed: what an audit compares.
 struct CallForm {
   Reference reference = Reference::shifted;
@@ -49,8 +52,8 @@ std::string why_not(const CallForm& form, const Sizes& sizes);
 // o [T, V].
 audit::Arrays outputs(const Backend& backend, const CallForm& form, const audit::Arrays& inputs);
 
-// ht [2, K V]: the states after token cut - 1 and after the last one. The tokens from cut on follow
-// the others in memory, as the next sequence of a packed batch.
+// ht [1, K V]: the state after token cut - 1. The tokens from cut on follow the others in memory,
+// as the next sequence of a packed batch.
 audit::Arrays states(const Backend& backend, const CallForm& form, const audit::Arrays& inputs,
                      std::int64_t cut);
 

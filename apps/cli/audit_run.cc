@@ -37,9 +37,8 @@ std::vector<CallForm> forms(const AuditScope& scope) {
 std::vector<std::int64_t> telling_cuts(const CallForm& form, std::int64_t T) {
   const std::int64_t window = form.key_window.value_or(1), chunk = form.chunk;
   std::set<std::int64_t> cuts;
-  for (const std::int64_t cut :
-       {std::int64_t{1}, window / 2, window - 1, window, window + 1, chunk - 1, chunk, chunk + 1,
-        chunk + window / 2, T - 1}) {
+  for (const std::int64_t cut : {std::int64_t{1}, window / 2, window - 1, window, window + 1,
+                                 chunk - 1, chunk, chunk + 1, chunk + window / 2, T - 1}) {
     if (cut >= 1 && cut < T) cuts.insert(cut);
   }
   return {cuts.begin(), cuts.end()};
@@ -48,7 +47,9 @@ std::vector<std::int64_t> telling_cuts(const CallForm& form, std::int64_t T) {
 class FormAudit {
  public:
   FormAudit(const Backend& backend, const CallForm& form, const AuditScope& scope)
-      : backend_(backend), form_(form), scope_(scope),
+      : backend_(backend),
+        form_(form),
+        scope_(scope),
         inputs_(draw_inputs(form, scope.sizes, scope.seed)) {
     options_.rounds = scope.rounds;
     options_.seed = scope.seed;
@@ -56,8 +57,8 @@ class FormAudit {
   }
 
   std::vector<Finding> run() {
-    findings_ = audit::audit(
-        [&](const Arrays& in) { return outputs(backend_, form_, in); }, inputs_, options_);
+    findings_ = audit::audit([&](const Arrays& in) { return outputs(backend_, form_, in); },
+                             inputs_, options_);
     add_states();
     add_scores();
     return std::move(findings_);
@@ -87,9 +88,9 @@ class FormAudit {
     audit::Options options = options_;
     options.cuts = telling_cuts(form_, T);
     options.inputs = {"q", "k", "g"};  // A_qk is made of these
-    const std::vector<Finding> found = audit::audit(
-        [&](const Arrays& in) { return scores(backend_, form_, in, T); },
-        draw_inputs(form_, sizes, scope_.seed), options);
+    const std::vector<Finding> found =
+        audit::audit([&](const Arrays& in) { return scores(backend_, form_, in, T); },
+                     draw_inputs(form_, sizes, scope_.seed), options);
     findings_.insert(findings_.end(), found.begin(), found.end());
   }
 
@@ -110,6 +111,15 @@ std::vector<audit::Edit> row(const audit::Array& before, const audit::Array& aft
     elements.push_back({before.name, {token, c}, before.values[at], after.values[at]});
   }
   return elements;
+}
+
+// The inputs with the gates of tokens [begin, end) of the others.
+Arrays with_gates(Arrays inputs, const Arrays& other, std::int64_t begin, std::int64_t end) {
+  audit::Array& g = *std::ranges::find(inputs, "g", &audit::Array::name);
+  const auto& from = std::ranges::find(other, "g", &audit::Array::name)->values;
+  const std::int64_t K = g.shape[1];
+  std::copy(from.begin() + begin * K, from.begin() + end * K, g.values.begin() + begin * K);
+  return inputs;
 }
 
 std::int64_t moved(const std::vector<audit::Edit>& elements) {
@@ -145,19 +155,19 @@ KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t 
   const Sizes sizes{.T = 16, .K = 128, .V = 128};
   const Arrays before = draw_inputs(leak.form, sizes, seed);
   const Arrays other = draw_inputs(leak.form, sizes, seed + 1);
-  Arrays after = before;
-  const auto gates = std::ranges::find(after, "g", &audit::Array::name);
-  const auto new_gates = std::ranges::find(other, "g", &audit::Array::name);
-  for (std::int64_t i = kKnownFirst * sizes.K; i < (kKnownLast + 1) * sizes.K; ++i) {
-    gates->values[static_cast<std::size_t>(i)] = new_gates->values[static_cast<std::size_t>(i)];
-  }
-  leak.scores = row(scores(backend, leak.form, before, sizes.T)[0],
-                    scores(backend, leak.form, after, sizes.T)[0], kKnownRow, kKnownRow + 1);
-  leak.outputs = row(outputs(backend, leak.form, before)[0],
-                     outputs(backend, leak.form, after)[0], kKnownRow, sizes.V);
+  const Arrays after = with_gates(before, other, kKnownFirst, kKnownLast + 1);
+  const audit::Array base = scores(backend, leak.form, before, sizes.T)[0];
+  const auto scores_after = [&](const Arrays& inputs) {
+    return row(base, scores(backend, leak.form, inputs, sizes.T)[0], kKnownRow, kKnownRow + 1);
+  };
+  leak.scores = scores_after(after);
+  leak.outputs = row(outputs(backend, leak.form, before)[0], outputs(backend, leak.form, after)[0],
+                     kKnownRow, sizes.V);
   leak.scores_changed = moved(leak.scores);
   leak.outputs_changed = moved(leak.outputs);
-  leak.output_count = sizes.V;
+  for (std::int64_t j = kKnownFirst; j <= kKnownLast && leak.first.j < 0; ++j) {
+    if (moved(scores_after(with_gates(before, other, j, j + 1))) > 0) leak.first = {kKnownRow, j};
+  }
   return leak;
 }
 

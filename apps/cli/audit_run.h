@@ -46,8 +46,11 @@ AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
 // and 8 change, and row 5 is looked at. Token 8 is the midpoint's reference.
 struct KnownLeak {
   CallForm form;
-  std::vector<audit::Edit> scores, outputs;  // all of A_qk's row 5; some of o's
-  std::int64_t scores_changed = 0, outputs_changed = 0, output_count = 0;
+  std::vector<audit::Edit> scores, outputs;  // row 5 of A_qk, of o: all of its elements
+  std::int64_t scores_changed = 0, outputs_changed = 0;
+  audit::Pair first;  // 5, and the first of the three tokens that changes A_qk's row alone; or -1
+
+  bool caught() const { return scores_changed > 0 && outputs_changed > 0; }
 };
 
 inline constexpr std::int64_t kKnownRow = 5, kKnownFirst = 6, kKnownLast = 8;

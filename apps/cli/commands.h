@@ -8,6 +8,9 @@ namespace kda::cli {
 
 void add_run(CLI::App& app, int& code);
 void add_verify(CLI::App& app, int& code);
+void add_demo(CLI::App& app, int& code);
 void add_info(CLI::App& app, int& code);
+void add_range(CLI::App& app, int& code);
+void add_audit(CLI::App& app, int& code);
 
 }  // namespace kda::cli

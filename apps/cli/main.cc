@@ -45,8 +45,11 @@ int run(int argc, char** argv) {
   app.footer("\n`kda COMMAND --help` says more, with examples. Try: kda info");
   app.require_subcommand(1);
   int code = 0;
+  add_demo(app, code);
   add_run(app, code);
   add_verify(app, code);
+  add_range(app, code);
+  add_audit(app, code);
   add_info(app, code);
   try {
     app.parse(argc, argv);

@@ -22,6 +22,11 @@ Progress::~Progress() {
   thread_.join();
 }
 
+void Progress::now(std::string what) {
+  const std::lock_guard lock(mutex_);
+  what_ = std::move(what);
+}
+
 void Progress::show() {
   using std::chrono::seconds;
   std::unique_lock lock(mutex_);

@@ -16,6 +16,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // From now on something else is being done.
+  void now(std::string what);
+
  private:
   void show();
 

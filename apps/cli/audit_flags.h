@@ -1,0 +1,62 @@
+// Flags of kda audit, range and report.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "names.h"
+
+namespace kda::cli {
+
+[[noreturn]] inline void refuse_flag(const std::string& flag, const std::string& was,
+                                     const std::string& accepted) {
+  throw CLI::ValidationError(flag, "\"" + was + "\"; accepted: " + accepted);
+}
+
+// Names, one or several with commas between: `list` becomes these.
+template <class Enum>
+void add_names(CLI::App& command, const std::string& flag, const std::string& help,
+               std::vector<Enum>& list) {
+  const auto read = [flag, &list](const std::string& text) {
+    list.clear();
+    for (const std::string& part : CLI::detail::split(text, ',')) {
+      const auto value = from_name<Enum>(part);
+      if (!value) refuse_flag(flag, part, accepted_names<Enum>());
+      list.push_back(*value);
+    }
+  };
+  command.add_option_function<std::string>(flag, read, help)->type_name("NAME,...");
+}
+
+template <class Number>
+Number read_number(const std::string& flag, const std::string& text, Number low, Number high,
+                   const std::string& accepted) {
+  Number number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || !(number >= low && number <= high)) {
+    refuse_flag(flag, text, accepted);
+  }
+  return number;
+}
+
+// A number within [low, high].
+template <class Number>
+void add_number(CLI::App& command, const std::string& flag, const std::string& help, Number low,
+                Number high, const std::string& accepted, Number& value) {
+  const auto read = [=, &value](const std::string& text) {
+    value = read_number<Number>(flag, text, low, high, accepted);
+  };
+  command.add_option_function<std::string>(flag, read, help)->type_name("N");
+}
+
+// A gate's lower bound, from where a gate of all bf16 fits to where none does.
+inline void add_bound(CLI::App& command, double& bound) {
+  add_number<double>(command, "--lower-bound", "Strongest gate per token, natural log (default -5)",
+                     -1000, -1e-6, "a number below 0, at least -1000", bound);
+}
+
+}  // namespace kda::cli
