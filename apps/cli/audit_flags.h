@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,15 +16,20 @@ namespace kda::cli {
   throw CLI::ValidationError(flag, "\"" + was + "\"; accepted: " + accepted);
 }
 
-// Names, one or several with commas between: `list` becomes these.
+// Names, one or several with commas between: `list` becomes these. `never` is not among them.
 template <class Enum>
 void add_names(CLI::App& command, const std::string& flag, const std::string& help,
-               std::vector<Enum>& list) {
-  const auto read = [flag, &list](const std::string& text) {
+               std::vector<Enum>& list, std::optional<Enum> never = {}) {
+  const auto read = [flag, never, &list](const std::string& text) {
+    std::string accepted;
+    for (const auto& entry : kNames<Enum>) {
+      if (entry.value != never)
+        accepted += (accepted.empty() ? "" : ", ") + std::string(entry.name);
+    }
     list.clear();
     for (const std::string& part : CLI::detail::split(text, ',')) {
       const auto value = from_name<Enum>(part);
-      if (!value) refuse_flag(flag, part, accepted_names<Enum>());
+      if (!value || value == never) refuse_flag(flag, part, accepted);
       list.push_back(*value);
     }
   };

@@ -171,6 +171,25 @@ KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t 
   return leak;
 }
 
+std::vector<KnownLeak> known_leaks(const Backend& backend) {
+  std::vector<KnownLeak> leaks;
+  for (const Reference reference :
+       {Reference::midpoint, Reference::first_row, Reference::shifted, Reference::pairwise}) {
+    leaks.push_back(known_leak(backend, reference));
+  }
+  return leaks;
+}
+
+bool as_expected(const std::vector<KnownLeak>& leaks, const AuditRows& rows) {
+  const bool known = std::ranges::all_of(leaks, [](const KnownLeak& leak) {
+    if (leak.form.reference == Reference::midpoint) return leak.caught();
+    return leak.scores_changed == 0 && leak.outputs_changed == 0;
+  });
+  return known && std::ranges::none_of(rows.rows, [](const AuditRow& row) {
+           return row.should_be_causal() && row.changed();
+         });
+}
+
 std::string known_change() {
   return fmt::format("g of tokens {}, {}, {}", kKnownFirst, kKnownFirst + 1, kKnownLast);
 }

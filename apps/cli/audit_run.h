@@ -56,6 +56,10 @@ struct KnownLeak {
 inline constexpr std::int64_t kKnownRow = 5, kKnownFirst = 6, kKnownLast = 8;
 
 KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed = 1);
+std::vector<KnownLeak> known_leaks(const Backend& backend);  // of all references
+
+// The midpoint's known leak was found, and nothing else moved but with the midpoint.
+bool as_expected(const std::vector<KnownLeak>& leaks, const AuditRows& rows);
 
 // "g of tokens 6, 7, 8"
 std::string known_change();

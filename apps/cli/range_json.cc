@@ -33,9 +33,9 @@ json range_json(const RangeArgs& args) {
           window_range(reference, tokens, args.lower_bound, *args.format, args.channels);
       all["windows"].push_back({{"reference", name(reference)},
                                 {"key_window", tokens},
-                                {"largest_log2", w.most},
-                                {"smallest_log2", w.least},
                                 {"shift", w.shift},
+                                {"query_factor_log2", {w.query.low, w.query.high}},
+                                {"key_factor_log2", {w.key.low, w.key.high}},
                                 {"in_format", w.in_format},
                                 {"fits", w.fits},
                                 {"loss_bound", w.in_format ? json(w.loss) : json()},

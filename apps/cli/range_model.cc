@@ -46,11 +46,13 @@ WindowRange window_range(Reference reference, int tokens, double lower_bound,
   w.tokens = tokens;
   const double span = span_bits(reference, lower_bound, tokens);
   if (reference == Reference::shifted) w.shift = shift_bits(span);
-  // (11): the query's factor goes from 2^m to 2^(m - span), the key's from 2^-m to 2^(span - m).
-  // Around the midpoint both go both ways.
-  w.most = std::max<double>(span - w.shift, w.shift);
-  w.least = -w.most;
-  w.in_format = w.most < format.largest + 1 && w.least >= format.smallest;
+  // Around the midpoint both factors go both ways.
+  const double down = reference == Reference::midpoint ? -span : 0;
+  w.query = {w.shift - span, w.shift - down};
+  w.key = {down - w.shift, span - w.shift};
+  w.most = std::max(w.query.high, w.key.high);
+  w.in_format =
+      w.most < format.largest + 1 && -w.most >= format.smallest && w.query.low >= format.smallest;
   w.fits = format.largest == 127 && span <= most_bits(reference);
   w.loss = loss_bound(w.most, format, channels);
   return w;

@@ -34,13 +34,18 @@ struct Step {
 // From 0 until the growing factor has overflowed and the shrinking one vanished, at most `most`.
 std::vector<Step> steps(double lower_bound, const NumberFormat& format, int most = 200);
 
+// log2 of what a factor goes through in a window.
+struct Reach {
+  double low = 0, high = 0;
+};
+
 // A window of `tokens` keys with one reference.
 struct WindowRange {
   Reference reference = Reference::first_row;
   int tokens = 0;
-  double most = 0;         // log2 of the largest factor
-  double least = 0;        // and of the smallest
-  int shift = 0;           // m
+  int shift = 0;           // m of (11)
+  Reach query, key;        // the factor of the row, and of the column
+  double most = 0;         // log2 of the largest of both; the smallest is its inverse
   bool in_format = false;  // both stay within the format's normal numbers
   bool fits = false;       // and within the room that the library leaves: its rule
   double loss = 0;         // see loss_bound()
