@@ -124,7 +124,9 @@ TEST(Safetensors, RefusesWhatIsNotWhole) {
   const std::string whole = file_of(R"({"t":)" + tensor("F32", "[2,2]", "[0,16]") + "}", 16);
   ASSERT_EQ(refusal(whole), "");
   for (std::size_t n = 0; n < whole.size(); ++n) {
-    EXPECT_NE(refusal(whole.substr(0, n)), "") << n << " bytes";
+    const std::string message = refusal(whole.substr(0, n));
+    EXPECT_NE(message, "") << n << " bytes";
+    EXPECT_TRUE(n < 8 || message.find("cut off") != std::string::npos) << n << ": " << message;
   }
   EXPECT_NE(refusal(whole + "x"), "");
 }
@@ -136,6 +138,9 @@ TEST(Safetensors, RefusesBadHeaderLengths) {
     std::memcpy(bytes.data(), &length, sizeof length);
     EXPECT_NE(refusal(bytes).find("header"), std::string::npos) << length;
   }
+  // The cap holds for files that are as long as they say, too.
+  const std::string large = file_of("{}" + std::string(99'999'999, ' '), 0);
+  EXPECT_NE(refusal(large).find("at most 100000000"), std::string::npos);
 }
 
 struct Refused {
