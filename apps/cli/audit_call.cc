@@ -164,12 +164,14 @@ std::string why_not(const CallForm& form, const Sizes& sizes) {
   return kda::why_not(call.args);
 }
 
-Arrays outputs(const Backend& backend, const CallForm& form, const Arrays& inputs) {
+Arrays outputs(const Backend& backend, const CallForm& form, const Arrays& inputs,
+               std::string* isa) {
   Call call(form, inputs);
   const DType dtype = output_dtype(form.precision);
   Stored o(dtype, count(call.T * call.V));
   call.args.o = o.out({1, call.T, 1, call.V});
-  backend.forward(call.args);
+  const Ran ran = backend.forward(call.args);
+  if (isa != nullptr) *isa = name(ran.isa);
   return {{.name = "o",
            .shape = {call.T, call.V},
            .axis = 0,

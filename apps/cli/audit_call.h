@@ -49,8 +49,9 @@ audit::Arrays draw_inputs(const CallForm& form, const Sizes& sizes, std::uint64_
 // "" or why the backend refuses the form.
 std::string why_not(const CallForm& form, const Sizes& sizes);
 
-// o [T, V].
-audit::Arrays outputs(const Backend& backend, const CallForm& form, const audit::Arrays& inputs);
+// o [T, V]. The instruction set that ran goes to *isa, if given.
+audit::Arrays outputs(const Backend& backend, const CallForm& form, const audit::Arrays& inputs,
+                      std::string* isa = nullptr);
 
 // ht [1, K V]: the state after token cut - 1. The tokens from cut on follow the others in memory,
 // as the next sequence of a packed batch.

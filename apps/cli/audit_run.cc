@@ -113,14 +113,31 @@ std::vector<audit::Edit> row(const audit::Array& before, const audit::Array& aft
   return elements;
 }
 
-// The inputs with the gates of tokens [begin, end) of the others.
-Arrays with_gates(Arrays inputs, const Arrays& other, std::int64_t begin, std::int64_t end) {
-  audit::Array& g = *std::ranges::find(inputs, "g", &audit::Array::name);
-  const auto& from = std::ranges::find(other, "g", &audit::Array::name)->values;
-  const std::int64_t K = g.shape[1];
-  std::copy(from.begin() + begin * K, from.begin() + end * K, g.values.begin() + begin * K);
-  return inputs;
-}
+// Sixteen tokens, and other gates for them.
+struct KnownCase {
+  static constexpr Sizes kSizes = {.T = 16, .K = 128, .V = 128};
+
+  KnownCase(Reference reference, std::uint64_t seed) {
+    form.reference = reference;
+    if (reference != Reference::pairwise) form.key_window = 16;
+    form.precision = Precision::mixed;
+    form.chunk = 16;
+    inputs = draw_inputs(form, kSizes, seed);
+    others = draw_inputs(form, kSizes, seed + 1);
+  }
+
+  Arrays with_other_gates(std::int64_t begin, std::int64_t end) const {
+    Arrays changed = inputs;
+    audit::Array& g = *std::ranges::find(changed, "g", &audit::Array::name);
+    const auto& from = std::ranges::find(others, "g", &audit::Array::name)->values;
+    const std::int64_t K = kSizes.K;
+    std::copy(from.begin() + begin * K, from.begin() + end * K, g.values.begin() + begin * K);
+    return changed;
+  }
+
+  CallForm form;
+  Arrays inputs, others;
+};
 
 std::int64_t moved(const std::vector<audit::Edit>& elements) {
   return std::ranges::count_if(elements, [](const auto& e) { return e.before != e.after; });
@@ -147,28 +164,34 @@ AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
 }
 
 KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed) {
-  KnownLeak leak;
-  leak.form.reference = reference;
-  if (reference != Reference::pairwise) leak.form.key_window = 16;
-  leak.form.precision = Precision::mixed;
-  leak.form.chunk = 16;
-  const Sizes sizes{.T = 16, .K = 128, .V = 128};
-  const Arrays before = draw_inputs(leak.form, sizes, seed);
-  const Arrays other = draw_inputs(leak.form, sizes, seed + 1);
-  const Arrays after = with_gates(before, other, kKnownFirst, kKnownLast + 1);
-  const audit::Array base = scores(backend, leak.form, before, sizes.T)[0];
+  const KnownCase c(reference, seed);
+  const Arrays after = c.with_other_gates(kKnownFirst, kKnownLast + 1);
+  const audit::Array base = scores(backend, c.form, c.inputs, KnownCase::kSizes.T)[0];
   const auto scores_after = [&](const Arrays& inputs) {
-    return row(base, scores(backend, leak.form, inputs, sizes.T)[0], kKnownRow, kKnownRow + 1);
+    return row(base, scores(backend, c.form, inputs, KnownCase::kSizes.T)[0], kKnownRow,
+               kKnownRow + 1);
   };
+  KnownLeak leak;
+  leak.form = c.form;
   leak.scores = scores_after(after);
-  leak.outputs = row(outputs(backend, leak.form, before)[0], outputs(backend, leak.form, after)[0],
-                     kKnownRow, sizes.V);
+  leak.outputs = row(outputs(backend, c.form, c.inputs, &leak.isa)[0],
+                     outputs(backend, c.form, after)[0], kKnownRow, KnownCase::kSizes.V);
   leak.scores_changed = moved(leak.scores);
   leak.outputs_changed = moved(leak.outputs);
   for (std::int64_t j = kKnownFirst; j <= kKnownLast && leak.first.j < 0; ++j) {
-    if (moved(scores_after(with_gates(before, other, j, j + 1))) > 0) leak.first = {kKnownRow, j};
+    if (moved(scores_after(c.with_other_gates(j, j + 1))) > 0) leak.first = {kKnownRow, j};
   }
   return leak;
+}
+
+ScoreMap score_map(const Backend& backend, Reference reference, std::uint64_t seed) {
+  const KnownCase c(reference, seed);
+  ScoreMap map{scores(backend, c.form, c.inputs, KnownCase::kSizes.T)[0], {}};
+  for (std::int64_t t = 0; t < KnownCase::kSizes.T; ++t) {
+    map.changed.push_back(
+        scores(backend, c.form, c.with_other_gates(t, t + 1), KnownCase::kSizes.T)[0]);
+  }
+  return map;
 }
 
 std::vector<KnownLeak> known_leaks(const Backend& backend) {

@@ -46,6 +46,7 @@ AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
 // and 8 change, and row 5 is looked at. Token 8 is the midpoint's reference.
 struct KnownLeak {
   CallForm form;
+  std::string isa;                           // that ran
   std::vector<audit::Edit> scores, outputs;  // row 5 of A_qk, of o: all of its elements
   std::int64_t scores_changed = 0, outputs_changed = 0;
   audit::Pair first;  // 5, and the first of the three tokens that changes A_qk's row alone; or -1
@@ -57,6 +58,14 @@ inline constexpr std::int64_t kKnownRow = 5, kKnownFirst = 6, kKnownLast = 8;
 
 KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed = 1);
 std::vector<KnownLeak> known_leaks(const Backend& backend);  // of all references
+
+// A_qk of that case, and what it becomes when the gates of one token change: of token 0, 1, ...
+struct ScoreMap {
+  audit::Array base;
+  audit::Arrays changed;
+};
+
+ScoreMap score_map(const Backend& backend, Reference reference, std::uint64_t seed = 1);
 
 // The midpoint's known leak was found, and nothing else moved but with the midpoint.
 bool as_expected(const std::vector<KnownLeak>& leaks, const AuditRows& rows);

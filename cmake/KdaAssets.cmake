@@ -1,0 +1,24 @@
+# Files that a program carries inside itself, as C++ string literals.
+#
+# kda_assets(target header NAME=FILE ...): `header`, to be included by the target's sources, defines
+# `inline constexpr std::string_view NAME` for each file; a file that is absent gives "".
+function(kda_assets target header)
+  set(text "// Made by CMake from the files that it names.\n#pragma once\n\n#include <string_view>\n")
+  foreach(asset IN LISTS ARGN)
+    string(REGEX MATCH "^([^=]+)=(.*)$" found "${asset}")
+    set(name "${CMAKE_MATCH_1}")
+    set(file "${CMAKE_MATCH_2}")
+    set(content "")
+    if(EXISTS "${file}")
+      file(READ "${file}" content)
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+    endif()
+    string(APPEND text "\n// ${file}\n"
+      "inline constexpr std::string_view ${name} = R\"KDA_ASSET(${content})KDA_ASSET\";\n")
+  endforeach()
+  set(folder "${PROJECT_BINARY_DIR}/generated")
+  file(CONFIGURE OUTPUT "${folder}/${header}" CONTENT "@text@" @ONLY)
+  if(TARGET ${target})
+    target_include_directories(${target} PRIVATE "${folder}")
+  endif()
+endfunction()
