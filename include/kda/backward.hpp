@@ -12,7 +12,7 @@ namespace kda {
 // raw gate or beta a logit, dg and dbeta are gradients of those. Rows past cu_seqlens[N] are not
 // read and get zero gradients. An absent A_log, dt_bias or initial_state counts as 0 and has a
 // gradient there. Sizes as in ForwardArgs, and M checkpoints. Floating tensors are f64, f32, bf16,
-// f16; states f64, f32.
+// f16; states f64, f32, and bf16 with bf16_state.
 struct BackwardArgs {
   ConstTensor q;             // [B, T, H, K]
   ConstTensor k;             // [B, T, H, K]
