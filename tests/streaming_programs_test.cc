@@ -13,7 +13,7 @@
 namespace kda::test {
 namespace {
 
-constexpr std::int64_t kTokens = 120, kDrafts = 8;
+constexpr std::int64_t kTokens = 80, kDrafts = 8;
 
 enum class Step { append, draft, snapshot, restore, bytes, checkpoint };
 
@@ -46,7 +46,7 @@ Case program_case(int form, Precision precision) {
     gates = Gates::strong;
   }
   if (form == 2) o.chunk = 16;
-  Case c{.name = "program", .seed = 91, .T = kTokens, .HV = 2, .K = 18, .V = 35, .options = o,
+  Case c{.name = "program", .seed = 91, .T = kTokens, .HV = 2, .K = 9, .V = 35, .options = o,
          .gates = gates};
   if (precision == Precision::mixed) c.dtype = DType::bf16;
   return in_precision(c, precision);

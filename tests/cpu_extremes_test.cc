@@ -1,0 +1,125 @@
+// Far ends: offsets beyond 2^31 elements, more sequences than 65,535, long memories, a whole layer.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "case_families.h"
+#include "cpu_run.h"
+#include "oracle.h"
+
+namespace kda::test {
+namespace {
+
+// Address space without memory behind it: pages appear when they are written.
+class Sparse {
+ public:
+  explicit Sparse(std::size_t bytes)
+      : bytes_(bytes),
+        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  ~Sparse() {
+    if (data_ != MAP_FAILED) munmap(data_, bytes_);
+  }
+  void* data() const { return data_ == MAP_FAILED ? nullptr : data_; }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+TEST(CpuExtremes, OffsetsBeyondTwoToThe31Elements) {
+  const Case c{.name = "far", .seed = 5, .T = 40, .HV = 2, .K = 16, .V = 16,
+               .options = {.norm = Norm::rsqrt}};
+  Bundle near = make(c);
+  const Answer truth = run_cpu(near);
+  // Every token 2^27 elements from the next: the last is 5 2^30 elements away.
+  const std::int64_t step = std::int64_t{1} << 27;
+  const ForwardArgs source = near.args();
+  ForwardArgs far = source;
+  std::vector<std::unique_ptr<Sparse>> memory;
+  const auto spread = [&](auto& x) {
+    memory.push_back(std::make_unique<Sparse>(static_cast<std::size_t>(step * c.T) * 4));
+    ASSERT_NE(memory.back()->data(), nullptr) << "no address space for the test";
+    Tensor t = contiguous(memory.back()->data(), DType::f32, {});
+    t.rank = x.rank;
+    std::copy_n(x.shape, kMaxRank, t.shape);
+    std::copy_n(x.stride, kMaxRank, t.stride);
+    t.stride[0] = step * c.T;
+    t.stride[1] = step;
+    for_each_index(t, [&](const Index& at) { store(t, at, load(x, at)); });
+    x.data = t.data;
+    std::copy_n(t.stride, kMaxRank, x.stride);
+  };
+  for (ConstTensor* x : {&far.q, &far.k, &far.v, &far.g, &far.beta}) spread(*x);
+  spread(far.o);
+  forward(far);
+  EXPECT_EQ(difference(values(as_const(far.o)), truth.o), "");
+}
+
+TEST(CpuExtremes, MoreThan65535SequencesTimesHeads) {
+  constexpr std::int64_t kSequences = 40000;
+  Case c{.name = "many", .seed = 6, .T = kSequences, .HV = 2, .K = 2, .V = 3,
+         .options = {.norm = Norm::rsqrt, .chunk = 1}, .final_state = {}};
+  c.lens = std::vector<std::int64_t>(kSequences, 1);
+  Bundle b = make(c);
+  const Answer answer = run_cpu(b);
+  const reference::Result expected = truth(b);
+  EXPECT_EQ(answer.ran.chunks, 2 * kSequences);
+  EXPECT_LE(relative_error(answer.o, expected.o), 2e-6);
+}
+
+// One random unit key repeated, g = -1e-3, beta = 1: plain bf16 operands give 0.046 here.
+TEST(CpuExtremes, LongMemoriesInMixed) {
+  for (const auto& [chunk, limit] : {std::pair{16, 0.015}, {32, 0.015}, {64, 0.02}}) {
+    Case c{.name = "memory", .seed = 7, .T = 8192, .K = 128, .V = 128,
+           .options = {.norm = Norm::rsqrt}, .dtype = DType::bf16, .gates = Gates::constant,
+           .gate_level = -1e-3, .keys = Keys::identical, .betas = Betas::one};
+    c.options.chunk = chunk;
+    c = in_precision(c, Precision::mixed);
+    Bundle b = make(c);
+    const Answer answer = run_cpu(b);
+    static const reference::Result expected = truth(b);  // the same inputs for every chunk
+    EXPECT_LE(relative_error(answer.o, expected.o), limit) << chunk;
+    EXPECT_LE(relative_error(answer.final_state, expected.final_state), limit) << chunk;
+  }
+}
+
+// A layer's data: q, k, v, raw gates and beta logits ~ N(0, 1) in bf16, bound -5, T = 8192.
+TEST(CpuExtremes, LayerDataInMixed) {
+  Case c{.name = "layer", .seed = 8, .T = 8192, .K = 128, .V = 128, .options = {
+             .gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5},
+         .dtype = DType::bf16, .gate_dtype = DType::bf16, .beta_dtype = DType::bf16,
+         .gates = Gates::strong};
+  c = in_precision(c, Precision::mixed);
+  Bundle b = make(c);
+  const reference::Result expected = truth(b);
+  const Answer answer = run_cpu(b);
+  EXPECT_LE(relative_error(answer.o, expected.o), 0.0041);
+  EXPECT_LE(relative_error(answer.final_state, expected.final_state), 0.0028);
+  b.options.bf16_state = true;
+  const Answer rounded = run_cpu(b);
+  EXPECT_LE(relative_error(rounded.o, expected.o), 0.02);
+  EXPECT_LE(relative_error(rounded.final_state, expected.final_state), 0.02);
+}
+
+// All-ones inputs and scale 1.
+TEST(CpuExtremes, ScaleOneOnOnes) {
+  Case c{.name = "ones", .T = 70, .K = 16, .V = 16, .options = {.op = Op::delta, .scale = 1}};
+  for (Precision p : {Precision::fp32, Precision::exact64}) {
+    Case own = in_precision(c, p);
+    own.options.norm = Norm::rsqrt;
+    Bundle b = make(own);
+    for (const Tensor& x : {b.q, b.k, b.v, b.beta}) {
+      for_each_index(x, [&](const Index& at) { store(x, at, 1); });
+    }
+    const Answer answer = run_cpu(b);
+    EXPECT_LE(relative_error(answer.o, truth(b).o), p == Precision::fp32 ? 2e-6 : 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace kda::test
