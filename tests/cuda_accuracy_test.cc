@@ -19,6 +19,15 @@ namespace {
 
 constexpr double kLimit = 0.005;  // of o and of the final state, where no peer gives a figure
 
+// Of this case. Two kinds need more, whatever the kernel: with one key again and again the rounding
+// of bf16 operands does not average out (all bf16 has 0.03-0.04 here, all operands split in two
+// still 0.011), and an output of three tokens hangs on single products q k that may be small by
+// chance.
+double limit_of(const Case& c) {
+  if (c.keys == Keys::identical || c.keys == Keys::collinear) return 0.015;
+  return c.T <= 3 ? 0.01 : kLimit;
+}
+
 // What the backend refuses; why_not says it.
 bool is_taken(const Case& c) {
   return c.options.op == Op::kda && !c.options.neg_eigval &&
@@ -47,9 +56,10 @@ TEST_P(CudaAccuracy, WithinTheLimit) {
   Bundle b = make(GetParam());
   const CudaAnswer answer = run_cuda(b);
   const reference::Result expected = truth(b);
-  EXPECT_LT(relative_error(answer.o, expected.o), kLimit) << "o";
+  EXPECT_LT(relative_error(answer.o, expected.o), limit_of(GetParam())) << "o";
   if (!answer.final_state.empty()) {
-    EXPECT_LT(relative_error(answer.final_state, expected.final_state), kLimit) << "final state";
+    EXPECT_LT(relative_error(answer.final_state, expected.final_state), limit_of(GetParam()))
+        << "final state";
   }
 }
 

@@ -55,7 +55,7 @@ struct ForwardParams {
   // The hand-over (sm90/schedule.cuh).
   char* ring;             // [lanes, slots] images
   std::uint32_t* filled;  // [lanes, slots] warps that have written their part, ever
-  std::uint32_t* taken;   // [lanes, 2] images that the consumer has taken
+  std::uint32_t* taken;   // [lanes, slots] copies that consumers have taken, ever
   std::uint32_t* status;  // the caller's, or null
   int lanes, slots;
   int halves;  // consumer blocks a lane: 1 takes whole heads, 2 half a head each

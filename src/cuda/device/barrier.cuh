@@ -47,12 +47,20 @@ __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
   return value;
 }
 
-__device__ __forceinline__ void store_release(std::uint32_t* p, std::uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(p), "r"(value) : "memory");
+// For a wait after which nothing is read that the other side wrote: no cache is emptied.
+__device__ __forceinline__ std::uint32_t load_relaxed(const std::uint32_t* p) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(p) : "memory");
+  return value;
 }
 
 __device__ __forceinline__ void add_release(std::uint32_t* p, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;\n" ::"l"(p), "r"(value) : "memory");
+}
+
+// After reads by the copy engine that this thread has seen complete.
+__device__ __forceinline__ void add_relaxed(std::uint32_t* p, std::uint32_t value) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;\n" ::"l"(p), "r"(value) : "memory");
 }
 
 // Between ordinary accesses and those of the copy engine, to shared and to device memory.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/sm90/output.cuh"
 #include "cuda/sm90/produce.cuh"
 #include "cuda/sm90/scan.cuh"
 
@@ -33,44 +34,48 @@ __device__ __forceinline__ void zero_rest(const ForwardParams& p) {
   if (bad) atomicOr(p.status, kBadSequences);
 }
 
+// Registers a thread in a consumer block: a block starts with 128, and waits for ever for more than
+// there are.
+inline constexpr int kScanRegisters = 168, kOutputRegisters = 128, kFeedRegisters = 40;
+static_assert(2 * kScanRegisters + kOutputRegisters + kFeedRegisters <= 4 * 128);
+
 template <bool kGeneral>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
   extern __shared__ char shared[];
   const std::uint32_t base = (shared_address(shared) + 1023) & ~1023u;
+  char* const aligned = shared + (base - shared_address(shared));
   const int consumers = p.lanes * p.halves;
   const int block = blockIdx.x;
   const bool consumer = block < consumers;
-  const Stages stages{base};
+  const Stages stages(base, p.halves);
   zero_rest(p);
   if (p.lanes == 0) return;
   if (consumer && threadIdx.x == 0) {
-    const int warps = p.halves == 1 ? 8 : 4;
-    for (int i = 0; i < Stages::kCount; ++i) {
+    for (int i = 0; i < Stages::kMost; ++i) {
       mbarrier_init(stages.full(i), 1);
-      mbarrier_init(stages.empty(i), warps);
+      mbarrier_init(stages.empty(i), p.halves == 1 ? 12 : 8);  // warps that read a stage
     }
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
   __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (!consumer) {
-    raise_registers<128>();
     const int workers = (gridDim.x - consumers) * 4;
-    produce<kGeneral>(p, base + group * Scratch::kBytes, group, (block - consumers) * 4 + group,
+    produce<kGeneral>(p, aligned + group * Scratch::kBytes, group, (block - consumers) * 4 + group,
                       workers);
-  } else if (group < 2) {
-    raise_registers<208>();
-    const int lane = p.halves == 1 ? block : block / 2;
-    const int half = p.halves == 1 ? group : block % 2;
-    if (p.halves == 1 || group == 0) {
-      scan(p, stages, lane, half, base + Stages::kOutput + group * kChunk * 128);
-    }
+    return;
+  }
+  const int lane = p.halves == 1 ? block : block / 2, half = p.halves == 1 ? 0 : block % 2;
+  if (group < 2) {
+    raise_registers<kScanRegisters>();
+    if (group == 0 || p.halves == 1) scan(p, stages, lane, half + group, group);
+  } else if (group == 2) {
+    write_output(p, stages, lane, half, p.halves == 1 ? 2 : 1);
   } else {
-    lower_registers<40>();
-    if (threadIdx.x == 256) {
-      feed(p, stages, p.halves == 1 ? block : block / 2, block % 2);
-    }
+    lower_registers<kFeedRegisters>();
+    const int warp = threadIdx.x / 32 - 12;
+    if (warp < stages.count && threadIdx.x % 32 == 0) feed(p, stages, lane, half, warp);
   }
 }
 

@@ -31,12 +31,16 @@ struct GateForm {
     store_shared(offsets + c * 4, factor * bias);
   }
 
-  __device__ __forceinline__ float bounded(float raw, float offset, float lower_bound) const {
-    return lower_bound * reciprocal(1.f + exp2_fast(fmaf(raw, factor, offset)));
+  // A bounded gate as a fraction of its bound.
+  __device__ __forceinline__ float unit(float raw, float offset) const {
+    return reciprocal(1.f + exp2_fast(fmaf(raw, factor, offset)));
   }
 
-  __device__ __forceinline__ float softplus(float raw, float offset) const {
+  // Any gate in bits.
+  __device__ __forceinline__ float bits(const ForwardParams& p, float raw, float offset) const {
+    if (p.gate == GateKind::bounded) return p.lower_bound * unit(raw, offset);
     const float y = fmaf(raw, factor, offset);
+    if (p.gate == GateKind::log) return y;
     return amplitude * (fmaxf(y, 0.f) + log2_fast(1.f + exp2_fast(-fabsf(y))));
   }
 
@@ -66,18 +70,27 @@ __device__ __forceinline__ float reduce_eight(const float (&v)[8], int lane) {
   return join(z, __shfl_xor_sync(~0u, z, 1));
 }
 
-// The factor that makes a row an operand, and the one that undoes it afterwards: with a norm
-// (1 / |x|, 1), without one (2^-r, 2^r) with 2^r the power of two of the row's largest element.
-__device__ __forceinline__ float2 row_factors(NormKind norm, float reduced) {
-  if (norm == NormKind::rsqrt) return {rsqrt_fast(reduced + 1e-6f), 1.f};
-  if (norm == NormKind::normalize) return {rsqrt_fast(fmaxf(reduced, 1e-12f)), 1.f};
-  int r = static_cast<int>(__float_as_uint(reduced) >> 23) - 127;
-  r = r < -126 ? -126 : r > 126 ? 126 : r;
-  return {exp2_integer(-r), exp2_integer(r)};
+// The factor that makes a row an operand, and the power of two that undoes what is not the norm's
+// afterwards. Without a norm the operand's largest element is in [1, 2). With one its length is
+// about 1 anyway, but for rows so small that epsilon outweighs them; `plain` leaves them so.
+__device__ __forceinline__ float2 row_factors(NormKind norm, float reduced, bool plain) {
+  float factor = 1.f, size = reduced;
+  if (norm != NormKind::none) {
+    factor =
+        norm == NormKind::rsqrt ? rsqrt_fast(reduced + 1e-6f) : rsqrt_fast(fmaxf(reduced, 1e-12f));
+    if (plain) return {factor, 1.f};
+    size = factor * (reduced * rsqrt_fast(fmaxf(reduced, 1e-37f)));
+  }
+  int r = static_cast<int>(__float_as_uint(size) >> 23) - 127;
+  if (norm != NormKind::none && r > -16) r = 0;
+  const int least = norm == NormKind::none ? -126 : -100;  // the factor of a row of zeros is 1000
+  r = r < least ? least : r > 126 ? 126 : r;
+  return {factor * exp2_integer(-r), exp2_integer(r)};
 }
 
 // Norms of the thread's four tokens of k and q; row_factors goes to shared memory, as
 // [token][k, q] pairs.
+template <bool kGeneral>
 __device__ __forceinline__ void store_row_factors(const ForwardParams& p, const uint4 (&k)[4],
                                                   const uint4 (&q)[4], std::uint32_t factors,
                                                   int first_token, int lane) {
@@ -86,7 +99,7 @@ __device__ __forceinline__ void store_row_factors(const ForwardParams& p, const 
   for (int i = 0; i < 8; ++i) {
     float x[8];
     unpack(i < 4 ? k[i] : q[i - 4], x);
-    if (p.norm == NormKind::none) {
+    if (kGeneral && p.norm == NormKind::none) {
       v[i] = fabsf(x[0]);
 #pragma unroll
       for (int c = 1; c < 8; ++c) v[i] = fmaxf(v[i], fabsf(x[c]));
@@ -96,19 +109,12 @@ __device__ __forceinline__ void store_row_factors(const ForwardParams& p, const 
       for (int c = 1; c < 8; ++c) v[i] = fmaf(x[c], x[c], v[i]);
     }
   }
-  const float reduced =
-      p.norm == NormKind::none ? reduce_eight<true>(v, lane) : reduce_eight<false>(v, lane);
-  float2 f = row_factors(p.norm, reduced);
+  const float reduced = kGeneral && p.norm == NormKind::none ? reduce_eight<true>(v, lane)
+                                                             : reduce_eight<false>(v, lane);
+  float2 f = row_factors(p.norm, reduced, !kGeneral || p.single);
   const int index = (lane >> 1) & 7, token = first_token + (index & 3), is_q = index >> 2;
   if (is_q) f.x *= p.scale;
   if ((lane & 1) == 0) store_shared2(factors + (token * 2 + is_q) * 8, f.x, f.y);
-}
-
-__device__ __forceinline__ float beta_of(const ForwardParams& p, const Tile& tile, int t) {
-  const std::int64_t at =
-      tile.batch * p.beta.batch + (tile.first + t) * p.beta.token + tile.h * p.beta.head;
-  const float x = load_scalar(p.beta.data, p.beta.element, at);
-  return p.sigmoid_beta ? sigmoid(x) : x;
 }
 
 }  // namespace kda::cuda::sm90

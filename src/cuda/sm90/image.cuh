@@ -13,16 +13,16 @@
 namespace kda::cuda::sm90 {
 
 struct Image {
-  static constexpr int kHalf = kChunk * 128;        // [32 tokens][64 channels] of bf16
-  static constexpr int kKeys = 0;                   // exp(G) K, rows by slot, two halves
-  static constexpr int kQueries = 2 * kHalf;        // scale exp(G) Q, two halves
-  static constexpr int kEndKeys = 4 * kHalf;        // (exp(G_last - G) K)^T, [128][32] of tf32
-  static constexpr int kValues = kEndKeys + 16384;  // V, two halves
-  static constexpr int kW = kValues + 2 * kHalf;    // (I + A_kk)^-1 diag(beta), tf32, rows by slot
-  static constexpr int kAqk = kW + kChunk * 128;    // A_qk, tf32
-  static constexpr int kDecay = kAqk + kChunk * 128;  // exp(G_last), fp32, in the order of `place`
-  static constexpr int kBytes = kDecay + kHead * 4;
-  static constexpr int kStride = (kBytes + 1023) / 1024 * 1024;
+  static constexpr int kHalf = kChunk * 128;          // [32 tokens][64 channels] of bf16
+  static constexpr int kKeys = 0;                     // exp(G) K, rows by slot, two halves
+  static constexpr int kQueries = 2 * kHalf;          // scale exp(G) Q, two halves
+  static constexpr int kEndKeys = 4 * kHalf;          // (exp(G_last - G) K)^T, [128][32] of tf32
+  static constexpr int kW = kEndKeys + kHead * 128;   // (I + A_kk)^-1 diag(beta), tf32, by slot
+  static constexpr int kAqk = kW + kChunk * 128;      // A_qk, tf32
+  static constexpr int kDecay = kAqk + kChunk * 128;  // exp(G_last), fp32, in order of decay_place
+  static constexpr int kCommon = kDecay + kHead * 4;  // what both halves of the value channels need
+  static constexpr int kValues = (kCommon + 1023) / 1024 * 1024;  // V, two halves
+  static constexpr int kStride = kValues + 2 * kHalf;
 };
 
 // The row of token t.
@@ -35,13 +35,18 @@ __host__ __device__ constexpr int token_of(int s) {
 
 // Where the decay of channel c stands: a thread of the consumer needs 2 q, 2 q + 1, 2 q + 8, 2 q +
 // 9 of every sixteen, one vector.
-__host__ __device__ constexpr int place(int c) {
+__host__ __device__ constexpr int decay_place(int c) {
   return (c & ~15) | ((c & 6) << 1) | ((c >> 2) & 2) | (c & 1);
 }
 
 // Byte offset of 16-byte piece p in row r.
 __device__ __forceinline__ std::uint32_t swizzled(int r, int p) {
   return static_cast<std::uint32_t>(r * 128 + ((p ^ (r & 7)) << 4));
+}
+
+// The address with bits of its piece flipped.
+__device__ __forceinline__ char* flip(char* p, std::uint32_t bits) {
+  return reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) ^ bits);
 }
 
 }  // namespace kda::cuda::sm90

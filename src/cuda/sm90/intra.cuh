@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/device/barrier.cuh"
+#include "cuda/device/global.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/smem.cuh"
@@ -30,65 +31,79 @@ struct Scratch {
   static constexpr int kStart = kRows + 2 * kRowsBytes;  // G of a window's first token
   static constexpr int kCut = kStart + kHead * 4;        // one word a warp
   static constexpr int kOffsets = kCut + 16;             // of the gates (GateForm)
-  static constexpr int kBytes = (kOffsets + kHead * 4 + 127) / 128 * 128;
+  static constexpr int kLedger = (kOffsets + kHead * 4 + 15) / 16 * 16;
+  static constexpr int kBytes = (kLedger + 320 + 1023) / 1024 * 1024;
 };
 
-// Byte offset of 16-byte piece p (of 16) of token t in a tile of Scratch.
-__device__ __forceinline__ std::uint32_t piece(int t, int p) {
-  return static_cast<std::uint32_t>(t * 256 + ((p ^ (t & 7)) << 4));
-}
-
-// One producer thread's place: four tokens by eight channels.
-struct Place {
+// Where one producer thread works: four tokens by eight channels, and the byte offsets of its
+// pieces in the tiles. Pieces of other tokens or channels are an XOR and a constant away.
+struct Patch {
   int warp, lane;
-  int token;  // the first of four
-  int piece;  // channels 8 piece ...
+  int token;                 // the first of four, a multiple of 4
+  int piece;                 // channels 8 piece ...
+  std::uint32_t tile;        // in a tile of Scratch; token i: ^ 16 i, + 256 i
+  std::uint32_t by_slot;     // in a half tile of Image, rows by slot; token i: ^ 32 i, + 256 i
+  std::uint32_t by_token;    // the same, rows by token; token i: ^ 16 i, + 128 i
+  std::uint32_t transposed;  // in Image's end keys; channel c: ^ 16 c, + 128 c
+
+  __device__ __forceinline__ Patch(int warp_, int lane_)
+      : warp(warp_), lane(lane_), token(warp_ * 8 + (lane_ >> 4) * 4), piece(lane_ & 15) {
+    const int half = (piece >> 3) * Image::kHalf;
+    tile = token * 256 + ((piece ^ (token & 7)) << 4);
+    by_slot = half + swizzled(slot(token), piece & 7);
+    by_token = half + swizzled(token, piece & 7);
+    transposed = swizzled(piece * 8, token >> 2);
+  }
 };
 
 // Rows [first, last) of A_kk and A_qk (6), (7) from the operands in shared memory. Warps 0, 1 take
 // 16 rows of A_kk each, warps 2, 3 of A_qk.
 __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint32_t rows,
-                                                  char* image, NormKind norm, int warp, int lane,
-                                                  int first, int last) {
+                                                  char* image, bool undo_columns, int warp,
+                                                  int lane, int first, int last) {
   const bool is_q = warp >= 2;
   const int row0 = (warp & 1) * 16;
   if (row0 >= last || row0 + 16 <= first) return;
   float c[4][4] = {};
+  // ldmatrix: lane 8 m + r reads row r of matrix m. Step k is pieces 2 k, 2 k + 1: an XOR of 32 k.
   const int row = row0 + (lane & 15), column = (lane & 7) + ((lane >> 4) << 3);
-  const std::uint32_t left = base + (is_q ? Scratch::kQueries : 0);
+  const std::uint32_t left =
+      base + (is_q ? Scratch::kQueries : 0) + row * 256 + (((lane >> 4) ^ (row & 7)) << 4);
+  const std::uint32_t right =
+      base + Scratch::kGrowing + column * 256 + ((((lane >> 3) & 1) ^ (column & 7)) << 4);
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     std::uint32_t a[4], b[4];
-    load_matrices(left + piece(row, 2 * k + (lane >> 4)), a);
+    load_matrices(left ^ (k << 5), a);
 #pragma unroll
     for (int t = 0; t < 4; t += 2) {
       if (t * 8 > row0) continue;
-      load_matrices(base + Scratch::kGrowing + piece(t * 8 + column, 2 * k + ((lane >> 3) & 1)), b);
+      load_matrices((right ^ (k << 5)) + t * 8 * 256, b);
       mma_bf16(c[t], a, b[0], b[1]);
       mma_bf16(c[t + 1], a, b[2], b[3]);
     }
   }
   const int g = lane >> 2, q = lane & 3;
+  char* const to = image + Image::kAqk + swizzled(row0 + g, q >> 1) + (q & 1) * 8;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = row0 + g + 8 * half;
     if (i < first || i >= last) continue;
     const float undo = load_shared(rows + (i * 2 + is_q) * 8 + 4) *
                        (is_q ? 1.f : load_shared(rows + Scratch::kBeta + i * 4));
+    const int end = is_q ? i + 1 : i;  // select: what is masked may be anything
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       const int j = t * 8 + 2 * q;
       float x = c[t][half * 2] * undo, y = c[t][half * 2 + 1] * undo;
-      if (norm == NormKind::none) {
+      if (undo_columns) {
         x *= load_shared(rows + j * 16 + 4);
         y *= load_shared(rows + (j + 1) * 16 + 4);
       }
-      const int end = is_q ? i + 1 : i;  // select: what is masked may be anything
       x = j < end ? x : 0.f;
       y = j + 1 < end ? y : 0.f;
       if (is_q) {
-        *reinterpret_cast<uint2*>(image + Image::kAqk + swizzled(i, j >> 2) + (j & 2) * 4) = {
-            to_tf32(x), to_tf32(y)};
+        store_global(flip(to, t << 5) + half * 1024, uint2{to_tf32(x), to_tf32(y)});
       } else {
         store_shared2(base + Scratch::kA + (i * kRowA + j) * 4, x, y);
       }
@@ -97,63 +112,61 @@ __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint3
 }
 
 // The operands of one window that is the whole chunk, of a gate whose bound fits (11), and of the
-// products with the state. G: sums from the chunk's start plus
-// the shift, in bits; total: the chunk's, without.
-__device__ __forceinline__ void store_operands(const ForwardParams& p, const Place& at,
+// products with the state. G: sums from the chunk's start plus the shift, in bits; total: the
+// chunk's, without.
+__device__ __forceinline__ void store_operands(const ForwardParams& p, const Patch& at,
                                                std::uint32_t base, std::uint32_t rows, char* image,
                                                const uint4 (&k)[4], const uint4 (&q)[4],
-                                               float (&G)[4][8], const float (&total)[8]) {
+                                               const float (&G)[4][8], const float (&total)[8]) {
   // A power of two: the operands of the state are those of the window, exactly.
   const float power = exp2_integer(-static_cast<int>(p.shift));
   const std::uint32_t unshift = pack_bf16(power, power);
   float end[8];
 #pragma unroll
   for (int c = 0; c < 8; ++c) end[c] = exp2_fast(total[c] + p.shift);
-  std::uint32_t end_keys[8][2];
+  const std::uint32_t tile = base + at.tile, factors = rows + at.token * 16;
+  char* const keys = image + Image::kKeys + at.by_slot;
+  char* const queries = image + Image::kQueries + at.by_token;
+  char* const end_keys = image + Image::kEndKeys + at.transposed;
+  const auto vector = [](const std::uint32_t(&x)[4]) { return uint4{x[0], x[1], x[2], x[3]}; };
+  std::uint32_t ends[8][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = at.token + i;
-    const float4 f = load_shared4(rows + t * 16);
+    const float4 f = load_shared4(factors + i * 16);
     const std::uint32_t kw[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
     const std::uint32_t qw[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
-    std::uint32_t falling[4], queries[4], growing[4], state_keys[4], state_queries[4];
+    std::uint32_t fall_k[4], fall_q[4], grow_k[4], state_k[4], state_q[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      float fall_k[2], fall_q[2], grow_k[2];
+      float fk[2], fq[2], gk[2];
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         const int c = 2 * w + b;
         const float fall = exp2_fast(G[i][c]), grow = exp2_fast(-G[i][c]);
         const float kx = (b ? high_bf16(kw[w]) : low_bf16(kw[w])) * f.x;
         const float qx = (b ? high_bf16(qw[w]) : low_bf16(qw[w])) * f.z;
-        fall_k[b] = kx * fall;
-        fall_q[b] = qx * fall;
-        grow_k[b] = kx * grow;
-        end_keys[c][i & 1] = to_tf32(grow_k[b] * end[c]);
+        fk[b] = kx * fall;
+        fq[b] = qx * fall;
+        gk[b] = kx * grow;
+        ends[c][i] = to_tf32(gk[b] * end[c]);
       }
-      falling[w] = pack_bf16(fall_k[0], fall_k[1]);
-      queries[w] = pack_bf16(fall_q[0], fall_q[1]);
-      growing[w] = pack_bf16(grow_k[0], grow_k[1]);
-      state_keys[w] = multiply_bf16(falling[w], unshift);
-      state_queries[w] = multiply_bf16(queries[w], unshift);
+      fall_k[w] = pack_bf16(fk[0], fk[1]);
+      fall_q[w] = pack_bf16(fq[0], fq[1]);
+      grow_k[w] = pack_bf16(gk[0], gk[1]);
+      state_k[w] = multiply_bf16(fall_k[w], unshift);
+      state_q[w] = multiply_bf16(fall_q[w], unshift);
     }
-    const auto vector = [](const std::uint32_t(&x)[4]) { return uint4{x[0], x[1], x[2], x[3]}; };
-    store_shared4(base + piece(t, at.piece), vector(falling));
-    store_shared4(base + Scratch::kQueries + piece(t, at.piece), vector(queries));
-    store_shared4(base + Scratch::kGrowing + piece(t, at.piece), vector(growing));
-    char* half = image + (at.piece >> 3) * Image::kHalf;
-    *reinterpret_cast<uint4*>(half + Image::kKeys + swizzled(slot(t), at.piece & 7)) =
-        vector(state_keys);
-    *reinterpret_cast<uint4*>(half + Image::kQueries + swizzled(t, at.piece & 7)) =
-        vector(state_queries);
-    if ((i & 1) == 0) continue;
-    // Two tokens at a time: registers are short.
+    const std::uint32_t my_tile = (tile ^ (i << 4)) + i * 256;
+    store_shared4(my_tile, vector(fall_k));
+    store_shared4(my_tile + Scratch::kQueries, vector(fall_q));
+    store_shared4(my_tile + Scratch::kGrowing, vector(grow_k));
+    store_global(flip(keys, i << 5) + i * 256, vector(state_k));
+    store_global(flip(queries, i << 4) + i * 128, vector(state_q));
+  }
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      *reinterpret_cast<uint2*>(image + Image::kEndKeys +
-                                swizzled(at.piece * 8 + c, at.token >> 2) +
-                                (i & 2) * 4) = {end_keys[c][0], end_keys[c][1]};
-    }
+  for (int c = 0; c < 8; ++c) {
+    store_global(flip(end_keys, c << 4) + c * 128,
+                 uint4{ends[c][0], ends[c][1], ends[c][2], ends[c][3]});
   }
 }
 

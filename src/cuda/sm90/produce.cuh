@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 #include "cuda/sm90/gate.cuh"
 #include "cuda/sm90/intra.cuh"
@@ -9,82 +10,113 @@
 
 namespace kda::cuda::sm90 {
 
-// A chunk's raw inputs in registers: they are on their way while the chunk before is multiplied.
-struct Raw {
-  uint4 k[4], q[4], g[4];
-  float beta;
+// What a warpgroup does next, in shared memory: one thread works it out, all read it. Two, taken in
+// turn.
+struct Task {
+  const char *k, *q, *g, *v, *beta;  // of the chunk's first token
+  char* image;
+  std::uint32_t* filled;
+  std::uint32_t* taken;
+  std::uint32_t use;  // times the ring's place has been used before
+  int left;           // tokens of the chunk; 0: no task
+  int h;
+  bool entered;  // another tile than the task before
 };
 
-struct ChunkAt {
-  int first;  // token of the tile
-  int left;   // tokens from there to the tile's end; may be more than a chunk
-};
+// The thread that works it out keeps its place in shared memory too: registers are short.
+struct Ledger {
+  Walk walk;
+  RingPlace place;
+  Task task[2];
 
-__device__ __forceinline__ ChunkAt chunk_at(const Walk& walk) {
-  const int first = walk.chunk() * kChunk;
-  return {first, walk.tile().length - first};
-}
-
-template <bool kVectors>
-__device__ __forceinline__ void load_raw(const ForwardParams& p, const Tile& tile,
-                                         const ChunkAt& chunk, const Place& at, Raw& raw) {
-  const Rows<kVectors> k(p.k, tile.batch, tile.first + chunk.first, tile.h / p.group, at.piece * 8);
-  const Rows<kVectors> q(p.q, tile.batch, tile.first + chunk.first, tile.h / p.group, at.piece * 8);
-  const Rows<kVectors> g(p.g, tile.batch, tile.first + chunk.first, tile.h, at.piece * 8);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int t = at.token + i;
-    const bool there = t < chunk.left;
-    if (kVectors || p.g.element == Element::bf16) raw.g[i] = g(t, there);
-    raw.k[i] = k(t, there);
-    raw.q[i] = q(t, there);
+  __device__ __forceinline__ Ledger(const ForwardParams& p, int lane, int first)
+      : walk(p, lane, first), place(p, lane, first) {
+    write(p, 0, true);
   }
-  const int t = threadIdx.x % 128;
-  raw.beta = t < kChunk && t < chunk.left ? beta_of(p, tile, chunk.first + t) : 0.f;
-}
 
-// G, the sums of the gates in bits from the chunk's start, over the thread's own tokens.
+  __device__ __forceinline__ void advance(const ForwardParams& p, int step, int turn) {
+    const bool entered = walk.advance(p, step);
+    place.advance(p, step % p.slots, step / p.slots);
+    write(p, turn, entered);
+  }
+
+ private:
+  __device__ __forceinline__ static const char* row(const View& view, const Tile& tile, int token,
+                                                    int head) {
+    return static_cast<const char*>(view.data) +
+           (tile.batch * view.batch + (tile.first + token) * view.token + head * view.head) *
+               (view.element == Element::f32 ? 4 : 2);
+  }
+
+  __device__ __forceinline__ void write(const ForwardParams& p, int turn, bool entered) {
+    Task& t = task[turn];
+    t.left = 0;
+    if (!walk.valid()) return;
+    const Tile& tile = walk.tile();
+    const int token = walk.chunk() * kChunk, at = place.index(p);
+    t.k = row(p.k, tile, token, tile.h / p.group);
+    t.q = row(p.q, tile, token, tile.h / p.group);
+    t.g = row(p.g, tile, token, tile.h);
+    t.v = row(p.v, tile, token, tile.h);
+    t.beta = row(p.beta, tile, token, tile.h);
+    t.image = p.ring + static_cast<std::int64_t>(at) * Image::kStride;
+    t.filled = p.filled + at;
+    t.taken = p.taken + at;
+    t.use = place.use();
+    t.left = min(kChunk, tile.length - token);
+    t.h = tile.h;
+    t.entered = entered;
+  }
+};
+
+// G, the sums of the gates in bits, over the thread's own tokens.
 template <bool kGeneral>
-__device__ __forceinline__ void sum_gates(const ForwardParams& p, const Tile& tile,
-                                          const ChunkAt& chunk, const Place& at,
+__device__ __forceinline__ void sum_gates(const ForwardParams& p, const Task& task, const Patch& at,
                                           const GateForm& form, std::uint32_t offsets,
-                                          const Raw& raw, float (&G)[4][8]) {
+                                          float (&G)[4][8]) {
   float offset[8];
   load_shared8(offsets + at.piece * 32, offset);
+  const int left = task.left;
+  const bool wide = kGeneral && p.g.element == Element::f32;
+  uint4 raw[4];
+  if (!wide) load_patch<!kGeneral>(task.g, p.g, at.token, at.piece, left, raw);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = at.token + i;
+    const bool there = at.token + i < left;
     float x[8];
-    unpack(raw.g[i], x);
-    if (kGeneral && p.g.element == Element::f32) {
-      const float* row = static_cast<const float*>(p.g.data) + tile.batch * p.g.batch +
-                         (tile.first + chunk.first + t) * p.g.token + tile.h * p.g.head +
-                         at.piece * 8;
+    unpack(raw[i], x);
+    if constexpr (!kGeneral) {
+      const float bound = there ? p.lower_bound : 0.f;
 #pragma unroll
-      for (int c = 0; c < 8; ++c) x[c] = t < chunk.left ? row[c] : 0.f;
-    }
-    if (!kGeneral || p.gate == GateKind::bounded) {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) x[c] = form.bounded(x[c], offset[c], p.lower_bound);
-    } else if (p.gate == GateKind::softplus) {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) x[c] = form.softplus(x[c], offset[c]);
+      for (int c = 0; c < 8; ++c) {
+        const float gate = form.unit(x[c], offset[c]);
+        G[i][c] = i == 0 ? bound * gate : fmaf(bound, gate, G[i - 1][c]);
+      }
     } else {
+      if (wide) {
+        const auto* row =
+            reinterpret_cast<const float*>(task.g) + (at.token + i) * p.g.token + at.piece * 8;
 #pragma unroll
-      for (int c = 0; c < 8; ++c) x[c] *= kLog2e;
-    }
+        for (int c = 0; c < 8; ++c) x[c] = there ? row[c] : 0.f;
+      }
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      float bits = kGeneral ? GateForm::clamp(x[c]) : x[c];
-      bits = t < chunk.left ? bits : 0.f;
-      G[i][c] = i == 0 ? bits : G[i - 1][c] + bits;
+      for (int c = 0; c < 8; ++c) {
+        if (p.single) {  // the same operations as above
+          const float bound = there ? p.lower_bound : 0.f, gate = form.unit(x[c], offset[c]);
+          G[i][c] = i == 0 ? bound * gate : fmaf(bound, gate, G[i - 1][c]);
+        } else {
+          float bits = GateForm::clamp(form.bits(p, x[c], offset[c]));
+          bits = there ? bits : 0.f;
+          G[i][c] = i == 0 ? bits : G[i - 1][c] + bits;
+        }
+      }
     }
   }
 }
 
 // The sums of the thread's tokens by those before them in the warp: `before`, and the warp's sums
 // to shared memory.
-__device__ __forceinline__ void sum_in_warp(const Place& at, std::uint32_t base,
+__device__ __forceinline__ void sum_in_warp(const Patch& at, std::uint32_t base,
                                             const float (&G)[4][8], float (&before)[8]) {
   const bool upper = at.lane >= 16;
   float whole[8];
@@ -102,7 +134,7 @@ __device__ __forceinline__ void sum_in_warp(const Place& at, std::uint32_t base,
 }
 
 // Adds to G all that comes before the thread's tokens, and `shift`. total: the chunk's sums.
-__device__ __forceinline__ void sum_over_warps(const Place& at, std::uint32_t base, float shift,
+__device__ __forceinline__ void sum_over_warps(const Patch& at, std::uint32_t base, float shift,
                                                float (&before)[8], float (&G)[4][8],
                                                float (&total)[8]) {
 #pragma unroll
@@ -124,119 +156,115 @@ __device__ __forceinline__ void sum_over_warps(const Place& at, std::uint32_t ba
   }
 }
 
-__device__ __forceinline__ void store_decay(const Place& at, char* image, const float (&total)[8]) {
+__device__ __forceinline__ void store_decay(const Patch& at, char* image, const float (&total)[8]) {
 #pragma unroll
   for (int c = 0; c < 8; c += 2) {
-    *reinterpret_cast<float2*>(image + Image::kDecay + place(at.piece * 8 + c) * 4) = {
-        exp2_fast(total[c]), exp2_fast(total[c + 1])};
+    store_global(
+        image + Image::kDecay + decay_place(at.piece * 8 + c) * 4,
+        uint2{__float_as_uint(exp2_fast(total[c])), __float_as_uint(exp2_fast(total[c + 1]))});
   }
 }
 
-template <bool kVectors>
-__device__ __forceinline__ void load_values(const ForwardParams& p, const Tile& tile,
-                                            const ChunkAt& chunk, const Place& at, uint4 (&v)[4]) {
-  const Rows<kVectors> rows(p.v, tile.batch, tile.first + chunk.first, tile.h, at.piece * 8);
+__device__ __forceinline__ void store_values(const Patch& at, char* image, const uint4 (&v)[4]) {
+  char* const to = image + Image::kValues + at.by_token;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] = rows(at.token + i, at.token + i < chunk.left);
+  for (int i = 0; i < 4; ++i) store_global(flip(to, i << 4) + i * 128, v[i]);
 }
 
-__device__ __forceinline__ void store_values(const Place& at, char* image, const uint4 (&v)[4]) {
-  char* half = image + Image::kValues + (at.piece >> 3) * Image::kHalf;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    *reinterpret_cast<uint4*>(half + swizzled(at.token + i, at.piece & 7)) = v[i];
-  }
+// Says that this warp's part of an image is written; late, when its stores are long done. The fence
+// between these stores and the copy engine's reads is on the reader's side (stages.cuh).
+__device__ __forceinline__ void signal(std::uint32_t* filled, int lane) {
+  if (!filled) return;
+  __syncwarp();
+  if (lane == 0) add_release(filled, 1);
 }
 
-// Waits until the ring's place for image `index` of the lane has been taken.
-__device__ __forceinline__ void wait_for_place(const ForwardParams& p, int lane,
-                                               std::int64_t index) {
-  if (index < p.slots) return;
-  const std::uint32_t needed = static_cast<std::uint32_t>(index - p.slots + 1);
-  for (int half = 0; half < p.halves; ++half) {
-    while (load_acquire(p.taken + lane * 2 + half) < needed) __nanosleep(100);
-  }
-}
+static_assert(sizeof(Ledger) <= Scratch::kBytes - Scratch::kLedger);
 
 // kGeneral: any gate, window, stride; else a bounded gate in bf16 whose bound fits one window a
 // chunk, and rows of whole vectors. `worker`: this warpgroup's number among all producers'.
 template <bool kGeneral>
-__device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t base, int group,
+__device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, int group,
                                         int worker, int workers) {
+  const std::uint32_t base = shared_address(scratch);
+  Ledger& ledger = *reinterpret_cast<Ledger*>(scratch + Scratch::kLedger);
   const int thread = threadIdx.x % 128;
-  const int warp = __shfl_sync(~0u, thread / 32, 0);
-  const int lane = thread % 32;
-  Place at = {warp, lane, warp * 8 + (lane >> 4) * 4, lane & 15};
-  const int barrier = 1 + group, solver_barrier = 5 + group;
-  // Solvers spread over the multiprocessor's quarters; warps 0 and 2 multiply half as much as 1, 3.
+  const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
+  // Solvers spread over the multiprocessor's quarters; warps 0 and 2 multiply half as much as 1, 3,
+  // and the one that does not solve keeps the ledger.
   const int solver = (group & 1) * 2, solver_threads = solver == 0 ? 64 : 96;
-
-  const int ring = worker % p.lanes;
-  const int step = workers / p.lanes + (ring < workers % p.lanes ? 1 : 0);
-  Walk walk(p, ring);
-  std::int64_t index = worker / p.lanes;
-  if (!walk.seek(index)) return;
+  const auto meet = [] { barrier_sync(1 + threadIdx.x / 128, 128); };
+  const bool keeper = warp == 2 - solver && lane == 0;
+  if (keeper) new (&ledger) Ledger(p, worker % p.lanes, worker / p.lanes);
+  meet();
   GateForm form;
-  Raw raw;
-  ChunkAt chunk = chunk_at(walk);
-  load_raw<!kGeneral>(p, walk.tile(), chunk, at, raw);
-  bool turn = false;
-  for (bool more = true; more;) {
-    // Addresses are cheap to compute again, and too many to keep over the whole loop.
-    asm volatile("" : "+r"(at.piece), "+r"(at.token), "+r"(at.lane));
-    const Tile tile = walk.tile();
-    const int slot_index = static_cast<int>(index % p.slots);
-    char* image =
-        p.ring + (static_cast<std::int64_t>(ring) * p.slots + slot_index) * Image::kStride;
-    if (walk.take_moved()) {
-      form.load(p, tile.h, base + Scratch::kOffsets);
-      barrier_sync(barrier, 128);
+  std::uint32_t* unsignalled = nullptr;
+  for (int turn = 0;; turn ^= 1) {
+    const Task& task = ledger.task[turn];
+    // Addresses are cheap to compute again, and too many to keep.
+    int at_warp = warp, at_lane = lane;
+    asm volatile("" : "+r"(at_warp), "+r"(at_lane));
+    const Patch at(at_warp, at_lane);
+    if (task.left == 0) {
+      signal(unsignalled, lane);
+      return;
     }
-
-    const std::uint32_t rows = base + Scratch::kRows + (turn ? Scratch::kRowsBytes : 0);
-    turn = !turn;
-    float G[4][8], total[8];
-    sum_gates<kGeneral>(p, tile, chunk, at, form, base + Scratch::kOffsets, raw, G);
-    store_row_factors(p, raw.k, raw.q, rows, at.token, lane);
-    float before[8];
+    if (task.entered) {
+      form.load(p, task.h, base + Scratch::kOffsets);
+      meet();
+    }
+    const std::uint32_t rows = base + Scratch::kRows + turn * Scratch::kRowsBytes;
+    float G[4][8], before[8], total[8];
+    sum_gates<kGeneral>(p, task, at, form, base + Scratch::kOffsets, G);
+    uint4 k[4], q[4];
+    load_patch<!kGeneral>(task.k, p.k, at.token, at.piece, task.left, k);
+    load_patch<!kGeneral>(task.q, p.q, at.token, at.piece, task.left, q);
+    if (thread < kChunk) {
+      float beta = 0.f;
+      if (thread < task.left) {
+        beta = load_scalar(task.beta, p.beta.element, thread * p.beta.token);
+        if (p.sigmoid_beta) beta = sigmoid(beta);
+      }
+      store_shared(rows + Scratch::kBeta + thread * 4, beta);
+    }
+    store_row_factors<kGeneral>(p, k, q, rows, at.token, lane);
     sum_in_warp(at, base, G, before);
-    repack(raw.k);
-    repack(raw.q);
-    if (thread < kChunk) store_shared(rows + Scratch::kBeta + thread * 4, raw.beta);
-    if (thread == 0) wait_for_place(p, ring, index);
-    barrier_sync(barrier, 128);
+    signal(unsignalled, lane);
+    repack(k);
+    repack(q);
+    if (keeper && task.use > 0) {
+      while (load_relaxed(task.taken) < task.use * p.halves) {
+      }
+    }
+    meet();
+    char* const image = task.image;
     // With one window the sums carry the shift at once.
     const bool single = !kGeneral || p.single;
     sum_over_warps(at, base, single ? p.shift : 0.f, before, G, total);
     if (warp == 3 && lane < 16) store_decay(at, image, total);
-    asm volatile("" : "+r"(at.piece), "+r"(at.token), "+r"(at.lane));
-    uint4 v[4];
     if (single) {
-      store_operands(p, at, base, rows, image, raw.k, raw.q, G, total);
+      store_operands(p, at, base, rows, image, k, q, G, total);
     } else {
-      store_state_operands(p, at, base, rows, image, raw.k, raw.q, G, total);
-      multiply_windows(p, at, base, rows, image, raw.k, raw.q, G, barrier);
+      store_state_operands(p, at, base, rows, image, k, q, G, total);
+      multiply_windows(p, at, base, rows, image, k, q, G, 1 + threadIdx.x / 128);
     }
-    load_values<!kGeneral>(p, tile, chunk, at, v);
-    if (single) barrier_sync(barrier, 128);
-    index += step;
-    more = walk.seek(index);
-    if (more) {
-      chunk = chunk_at(walk);
-      load_raw<!kGeneral>(p, walk.tile(), chunk, at, raw);
+    if (keeper) {
+      const int lane_workers = workers / p.lanes + (worker % p.lanes < workers % p.lanes ? 1 : 0);
+      ledger.advance(p, lane_workers, turn ^ 1);
     }
-    if (single) multiply_operands(base, rows, image, p.norm, warp, lane, 0, kChunk);
+    uint4 v[4];
+    load_patch<!kGeneral>(task.v, p.v, at.token, at.piece, task.left, v);
+    meet();
+    if (single) multiply_operands(base, rows, image, false, warp, lane, 0, kChunk);
     if (warp == solver) {
-      barrier_sync(solver_barrier, solver_threads);
+      barrier_sync(5 + threadIdx.x / 128, solver_threads);
       solve(base + Scratch::kA, base + Scratch::kInverse, rows + Scratch::kBeta, image + Image::kW,
             lane);
     } else if (warp < 2) {
-      barrier_arrive(solver_barrier, solver_threads);
+      barrier_arrive(5 + threadIdx.x / 128, solver_threads);
     }
     store_values(at, image, v);
-    fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) add_release(p.filled + ring * p.slots + slot_index, 1);
+    unsignalled = task.filled;
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows of the inputs: eight channels a thread.
+// Rows of the inputs: a thread's four tokens by eight channels.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ __device__ __forceinline__ float load_scalar(const void* p, Element element, std
 
 // Eight bf16 that start at p; kVectors: at a multiple of 16 bytes.
 template <bool kVectors>
-__device__ __forceinline__ uint4 load_eight(const std::uint16_t* p) {
+__device__ __forceinline__ uint4 load_eight(const char* p) {
   uint4 x;
   if constexpr (kVectors) {
     asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];\n"
@@ -23,10 +23,11 @@ __device__ __forceinline__ uint4 load_eight(const std::uint16_t* p) {
                  : "l"(p));
     return x;
   }
-  x.x = p[0] | static_cast<std::uint32_t>(p[1]) << 16;
-  x.y = p[2] | static_cast<std::uint32_t>(p[3]) << 16;
-  x.z = p[4] | static_cast<std::uint32_t>(p[5]) << 16;
-  x.w = p[6] | static_cast<std::uint32_t>(p[7]) << 16;
+  const auto* h = reinterpret_cast<const std::uint16_t*>(p);
+  x.x = h[0] | static_cast<std::uint32_t>(h[1]) << 16;
+  x.y = h[2] | static_cast<std::uint32_t>(h[3]) << 16;
+  x.z = h[4] | static_cast<std::uint32_t>(h[5]) << 16;
+  x.w = h[6] | static_cast<std::uint32_t>(h[7]) << 16;
   return x;
 }
 
@@ -48,21 +49,17 @@ __device__ __forceinline__ void repack(uint4 (&x)[4]) {
   }
 }
 
-// The rows of one tile of a [B, T, heads, channels] input, from a channel on.
+// Four tokens by eight channels of 16-bit elements, from `row`, the place of the chunk's first
+// token, on; zeros past the chunk's `left` tokens, without a look at the memory.
 template <bool kVectors>
-struct Rows {
-  const std::uint16_t* data;
-  std::int64_t token;  // stride
-
-  __device__ __forceinline__ Rows(const View& view, int batch, int first, int head, int channel)
-      : data(static_cast<const std::uint16_t*>(view.data) + batch * view.batch +
-             first * view.token + head * view.head + channel),
-        token(view.token) {}
-
-  // Token t; zeros where it is not there, without a look at the memory.
-  __device__ __forceinline__ uint4 operator()(int t, bool there) const {
-    return there ? load_eight<kVectors>(data + t * token) : uint4{0, 0, 0, 0};
+__device__ __forceinline__ void load_patch(const char* row, const View& view, int token, int piece,
+                                           int left, uint4 (&x)[4]) {
+  const char* at = row + token * (view.token * 2) + piece * 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[i] = uint4{0, 0, 0, 0};
+    if (token + i < left) x[i] = load_eight<kVectors>(at + i * (view.token * 2));
   }
-};
+}
 
 }  // namespace kda::cuda::sm90

@@ -39,42 +39,69 @@ struct Tile {
   }
 };
 
-// Chunk `index` of a lane, for growing indices.
+// The chunks of a lane from one on, every `step`-th.
 class Walk {
  public:
-  __device__ __forceinline__ Walk(const ForwardParams& p, int lane)
-      : p_(p), number_(lane), tile_(p, lane) {}
-
-  // False past the lane's end.
-  __device__ __forceinline__ bool seek(std::int64_t index) {
-    while (index >= base_ + tile_.chunks) {
-      base_ += tile_.chunks;
-      number_ += p_.lanes;
-      if (number_ >= p_.N * p_.HV) return false;
-      tile_ = Tile(p_, number_);
-      moved_ = true;
-    }
-    chunk_ = static_cast<int>(index - base_);
-    return true;
+  // valid(): whether chunk `index` exists.
+  __device__ __forceinline__ Walk(const ForwardParams& p, int lane, int index)
+      : number_(lane), tile_(p, lane), chunk_(index) {
+    settle(p);
   }
 
-  // Whether seek has moved to another tile since the last call.
-  __device__ __forceinline__ bool take_moved() {
-    const bool moved = moved_;
-    moved_ = false;
-    return moved;
+  __device__ __forceinline__ bool valid() const { return valid_; }
+
+  // True if that left the tile.
+  __device__ __forceinline__ bool advance(const ForwardParams& p, int step) {
+    chunk_ += step;
+    if (chunk_ < tile_.chunks) return false;
+    settle(p);
+    return true;
   }
 
   __device__ __forceinline__ const Tile& tile() const { return tile_; }
   __device__ __forceinline__ int chunk() const { return chunk_; }
 
  private:
-  const ForwardParams& p_;
+  __device__ __forceinline__ void settle(const ForwardParams& p) {
+    while (chunk_ >= tile_.chunks) {
+      chunk_ -= tile_.chunks;
+      number_ += p.lanes;
+      valid_ = number_ < p.N * p.HV;
+      if (!valid_) return;
+      tile_ = Tile(p, number_);
+    }
+  }
+
   int number_;
   Tile tile_;
-  std::int64_t base_ = 0;
-  int chunk_ = 0;
-  bool moved_ = true;
+  int chunk_;
+  bool valid_ = true;
+};
+
+// The place of a lane's image in its ring, and which use of the place it is.
+class RingPlace {
+ public:
+  __device__ __forceinline__ RingPlace(const ForwardParams& p, int lane, int index)
+      : lane_(lane), slot_(index % p.slots), use_(index / p.slots) {}
+
+  __device__ __forceinline__ void advance(const ForwardParams& p, int step_slots, int step_uses) {
+    slot_ += step_slots;
+    use_ += step_uses;
+    if (slot_ >= p.slots) {
+      slot_ -= p.slots;
+      ++use_;
+    }
+  }
+
+  __device__ __forceinline__ int index(const ForwardParams& p) const {
+    return lane_ * p.slots + slot_;
+  }
+  // How many times the place has been used before.
+  __device__ __forceinline__ std::uint32_t use() const { return use_; }
+
+ private:
+  int lane_, slot_;
+  std::uint32_t use_;
 };
 
 }  // namespace kda::cuda::sm90

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/global.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/smem.cuh"
@@ -31,9 +32,7 @@ __device__ __forceinline__ void mma_split(float (&c)[4], const float (&a)[4], fl
   mma_tf32(c, ah, bh0, bh1);
 }
 
-__device__ __forceinline__ void store_w(char* w, int i, int j, float x) {
-  *reinterpret_cast<std::uint32_t*>(w + swizzled(slot(i), j >> 2) + (j & 3) * 4) = to_tf32(x);
-}
+__device__ __forceinline__ void store_tf32(char* to, float x) { store_global(to, to_tf32(x)); }
 
 // a: A in shared memory, kRowA floats a row. scratch: 32 rows of kRowInverse floats. beta: 32
 // floats in shared memory. w: the image's tile.
@@ -62,10 +61,14 @@ __device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t scratch, st
                   t[4 * c + 3]);
   }
   const float beta_j = load_shared(beta + lane * 4);
+  // Row i of the tile is slot(i); its pieces are an XOR away from those of row 0.
+  char* const mine = w + block * 2048 + swizzled(0, lane >> 2) + (lane & 3) * 4;
+  char* const above = w + block * 1024 + swizzled(0, 4 + (j >> 2)) + (j & 3) * 4;
+  const auto row = [](char* p, int i) { return flip(p, (slot(i) & 7) << 4) + slot(i) * 128; };
 #pragma unroll
-  for (int i = 0; i < 16; ++i) store_w(w, block * 16 + i, lane, t[i] * beta_j);
+  for (int i = 0; i < 16; ++i) store_tf32(row(mine, i), t[i] * beta_j);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) store_w(w, block * 8 + i, 16 + j, 0.f);
+  for (int i = 0; i < 8; ++i) store_tf32(row(above, i), 0.f);
   __syncwarp();
 
   const int g = lane >> 2, q = lane & 3;
@@ -96,13 +99,14 @@ __device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t scratch, st
     }
   }
   const float beta_g = -load_shared(beta + g * 4), beta_g8 = -load_shared(beta + (g + 8) * 4);
+  char* const even = w + 2048 + swizzled(slot(2 * q), g >> 2) + (g & 3) * 4;
+  char* const odd = w + 2048 + swizzled(slot(2 * q + 1), g >> 2) + (g & 3) * 4;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const int i = 16 + n * 8 + 2 * q;
-    store_w(w, i, g, y[n][0] * beta_g);
-    store_w(w, i + 1, g, y[n][1] * beta_g);
-    store_w(w, i, g + 8, y[n][2] * beta_g8);
-    store_w(w, i + 1, g + 8, y[n][3] * beta_g8);
+    store_tf32(even + n * 1024, y[n][0] * beta_g);
+    store_tf32(odd + n * 1024, y[n][1] * beta_g);
+    store_tf32(flip(even, 32) + n * 1024, y[n][2] * beta_g8);
+    store_tf32(flip(odd, 32) + n * 1024, y[n][3] * beta_g8);
   }
 }
 

@@ -10,39 +10,37 @@
 namespace kda::cuda::sm90 {
 
 // The operands of the products with the state alone.
-__device__ __forceinline__ void store_state_operands(const ForwardParams& p, const Place& at,
+__device__ __forceinline__ void store_state_operands(const ForwardParams& p, const Patch& at,
                                                      std::uint32_t base, std::uint32_t rows,
                                                      char* image, const uint4 (&k)[4],
                                                      const uint4 (&q)[4], const float (&G)[4][8],
                                                      const float (&total)[8]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = at.token + i;
-    const float4 f = load_shared4(rows + t * 16);
+    const float4 f = load_shared4(rows + (at.token + i) * 16);
     float kx[8], qx[8];
     unpack(k[i], kx);
     unpack(q[i], qx);
+    char* const end_keys = image + Image::kEndKeys + at.transposed + i * 4;
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       kx[c] *= f.x;
       const float x = kx[c] * exp2_fast(total[c] - G[i][c]) * f.y;
-      *reinterpret_cast<std::uint32_t*>(
-          image + Image::kEndKeys + swizzled(at.piece * 8 + c, at.token >> 2) + i * 4) = to_tf32(x);
+      store_global(flip(end_keys, c << 4) + c * 128, to_tf32(x));
       const float fall = exp2_fast(G[i][c]);
       kx[c] *= fall * f.y;
-      qx[c] *= f.z * fall * f.w;
+      qx[c] = qx[c] * f.z * (fall * f.w);
     }
-    const std::uint32_t half = (at.piece >> 3) * Image::kHalf;
-    *reinterpret_cast<uint4*>(image + Image::kKeys + half + swizzled(slot(t), at.piece & 7)) =
-        pack(kx);
-    *reinterpret_cast<uint4*>(image + Image::kQueries + half + swizzled(t, at.piece & 7)) =
-        pack(qx);
+    char* const keys = image + Image::kKeys + at.by_slot;
+    char* const queries = image + Image::kQueries + at.by_token;
+    store_global(flip(keys, i << 5) + i * 256, pack(kx));
+    store_global(flip(queries, i << 4) + i * 128, pack(qx));
   }
 }
 
 // Where the window that starts at token `first` ends: the first token whose sum from there passes
 // cut_bits in some channel, or p.window tokens on. Every thread returns the same.
-__device__ __forceinline__ int window_end(const ForwardParams& p, const Place& at,
+__device__ __forceinline__ int window_end(const ForwardParams& p, const Patch& at,
                                           std::uint32_t base, const float (&G)[4][8],
                                           const float (&start)[8], int first, int barrier) {
   int end = min(first + p.window, kChunk);
@@ -64,7 +62,7 @@ __device__ __forceinline__ int window_end(const ForwardParams& p, const Place& a
 // The operands of the window [first, end): its rows of keys and queries, and the growing keys of
 // all tokens before its end, those of earlier windows too: (12) with 2^-m on one side, 2^m on the
 // other.
-__device__ __forceinline__ void store_window_operands(const ForwardParams& p, const Place& at,
+__device__ __forceinline__ void store_window_operands(const ForwardParams& p, const Patch& at,
                                                       std::uint32_t base, std::uint32_t rows,
                                                       const uint4 (&k)[4], const uint4 (&q)[4],
                                                       const float (&G)[4][8],
@@ -81,7 +79,8 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
       kx[c] *= f.x;
       x[c] = kx[c] * exp2_fast(start[c] - G[i][c] - p.shift);
     }
-    store_shared4(base + Scratch::kGrowing + piece(t, at.piece), pack(x));
+    const std::uint32_t tile = base + (at.tile ^ (i << 4)) + i * 256;
+    store_shared4(tile + Scratch::kGrowing, pack(x));
     if (t < first) continue;
     float qx[8];
     unpack(q[i], qx);
@@ -89,15 +88,15 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
     for (int c = 0; c < 8; ++c) {
       const float fall = exp2_fast(G[i][c] - start[c] + p.shift);
       kx[c] *= fall;
-      qx[c] *= f.z * fall;
+      qx[c] = qx[c] * f.z * fall;  // in this order: f.z may be huge
     }
-    store_shared4(base + piece(t, at.piece), pack(kx));
-    store_shared4(base + Scratch::kQueries + piece(t, at.piece), pack(qx));
+    store_shared4(tile, pack(kx));
+    store_shared4(tile + Scratch::kQueries, pack(qx));
   }
 }
 
 // A_kk and A_qk of the chunk's `length` tokens, window by window; rows past it are zero.
-__device__ __forceinline__ void multiply_windows(const ForwardParams& p, const Place& at,
+__device__ __forceinline__ void multiply_windows(const ForwardParams& p, const Patch& at,
                                                  std::uint32_t base, std::uint32_t rows,
                                                  char* image, const uint4 (&k)[4],
                                                  const uint4 (&q)[4], const float (&G)[4][8],
@@ -118,7 +117,7 @@ __device__ __forceinline__ void multiply_windows(const ForwardParams& p, const P
     const int end = window_end(p, at, base, G, start, first, barrier);
     store_window_operands(p, at, base, rows, k, q, G, start, first, end);
     barrier_sync(barrier, 128);
-    multiply_operands(base, rows, image, p.norm, at.warp, at.lane, first, end);
+    multiply_operands(base, rows, image, true, at.warp, at.lane, first, end);
     first = end;
   }
 }
