@@ -52,7 +52,8 @@ void load_streaming_state(StreamingStates& states, std::int64_t slot, const std:
     throw Error(path, "no streaming state", "a file of save_streaming_state()");
   }
   const nlohmann::json about = parse_json(text->second, path);
-  for (const auto& [key, wanted] : form(states).items()) {
+  const nlohmann::json wanted_form = form(states);
+  for (const auto& [key, wanted] : wanted_form.items()) {
     const auto was = about.find(key);
     if (was != about.end() && *was == wanted) continue;
     throw Error(path, key + " " + (was == about.end() ? "absent" : was->dump()),
