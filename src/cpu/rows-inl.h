@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "cpu/math-inl.h"
 #include "cpu/tile.h"
@@ -96,15 +97,24 @@ HWY_INLINE T largest(const T* HWY_RESTRICT row, std::size_t padded) {
   return hn::GetLane(hn::MaxOfLanes(d, m));
 }
 
-// The power of two that brings x into [1, 2), as its exponent within [low, high]; 0 for 0.
-template <class T>
-HWY_INLINE int exponent_of(T x, int low, int high) {
-  return x > 0 && std::isfinite(x) ? std::clamp(std::ilogb(x), low, high) : 0;
-}
-
+// 2^e for an e of the normal range, from its bits: std::ldexp is a call, and rows need many.
 template <class T>
 HWY_INLINE T power_of_two(int e) {
-  return std::ldexp(T(1), e);
+  using C = Coefficients<T>;
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<T>(static_cast<Bits>(e + static_cast<int>(C::kBias)) << C::kMantissaBits);
+}
+
+// The power of two that brings x >= 0 into [1, 2), as its exponent within [low, high]; 0 for 0 and
+// what is not finite. A denormal counts as the range's end.
+template <class T>
+HWY_INLINE int exponent_of(T x, int low, int high) {
+  using C = Coefficients<T>;
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  const int biased = static_cast<int>(std::bit_cast<Bits>(x) >> C::kMantissaBits);
+  const int bias = static_cast<int>(C::kBias);
+  if (!(x > 0) || biased > 2 * bias) return 0;
+  return std::clamp(biased - bias, low, high);
 }
 
 // Sum of squares in 32 partial sums, the same for every width of vector.
@@ -147,10 +157,11 @@ HWY_INLINE void normalise_row(T* HWY_RESTRICT row, std::size_t padded, Norm norm
   const int e = exponent_of(largest(row, padded), -32, high);
   const T down = power_of_two<T>(-e);
   const T squares = sum_of_squares(row, padded, down);
-  const double eps = 1e-6;
+  // The epsilon goes along in double, whose range 4^-e never leaves.
+  const double eps = 1e-6, scaled_down = power_of_two<double>(-std::min(e, 500));
   const T length = norm == Norm::rsqrt
-                       ? std::sqrt(squares + static_cast<T>(std::ldexp(eps, -2 * e)))
-                       : std::max(std::sqrt(squares), static_cast<T>(std::ldexp(eps, -e)));
+                       ? std::sqrt(squares + static_cast<T>(eps * scaled_down * scaled_down))
+                       : std::max(std::sqrt(squares), static_cast<T>(eps * scaled_down));
   scale_row(row, padded, down, scale / length);
 }
 
