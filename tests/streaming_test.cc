@@ -3,11 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "cpu/streaming.h"
 #include "draw.h"
 #include "serving_run.h"
 
@@ -60,7 +61,9 @@ class Streaming : public testing::TestWithParam<Param> {
          .V = 33,
          .options = form.options,
          .gates = form.gates};
-    if (precision == Precision::mixed) c.dtype = DType::bf16;
+    if (precision == Precision::mixed) {
+      c.dtype = c.options.gate == Gate::softplus ? DType::f16 : DType::bf16;
+    }
     c = in_precision(c, precision);
     whole = make(c);
     uncut = run_cpu(whole);
@@ -120,11 +123,10 @@ TEST_P(Streaming, ResumedFromACheckpointAtEveryOffset) {
   forward(prefill);
   expect_uncut_outputs("with checkpoints");
   expect_uncut_state(states, 0, "with checkpoints");
-  for (std::int64_t t = 0; t <= kTokens; t += t % 32 < 30 ? 7 : 1) {
+  for (std::int64_t t = 0; t <= kTokens; ++t) {
     whole.poison_outputs();
     EXPECT_EQ(states.tokens(t + 1), t);
     const std::vector<std::int64_t> slot = {t + 1};
-    append(states, args, 0, t, {}, false, {});  // the start, from slot 0 whatever it holds
     append(states, args, t, kTokens, {}, false, indices(slot));
     const auto o = values(as_const(args.o));
     ASSERT_EQ(difference(o, uncut.o, static_cast<std::size_t>(t * c.HV * c.V)), "") << t;
@@ -199,24 +201,49 @@ TEST_P(Streaming, DraftsFromEveryRowWithEveryNumberAccepted) {
   }
 }
 
-// What a row keeps is final: inside a chunk and a window a step changes neither S nor an earlier row.
-TEST_P(Streaming, SMovesAtChunkBoundariesOnly) {
-  StreamingStates states = streaming(c, 1);
-  const std::size_t S_bytes = static_cast<std::size_t>(c.K) * 64 *
-                              (c.options.precision == Precision::exact64 ? 8 : 4);
-  const auto S = [&] {  // behind the position
-    const char* data = static_cast<const char*>(states.slot_data(0)) + 64;
-    return std::string(data, S_bytes);
+// What a row keeps is final: S moves at chunk boundaries only, and of the open chunk's earlier rows
+// nothing changes but their key's factors, and those only in the step that opens a window.
+template <class F>
+void expect_final_rows(StreamingStates& states, const ForwardArgs& args, int chunk) {
+  const StreamingStates::Memory& m = states.memory();
+  const cpu::TileShape& shape = m.shape;
+  const auto bytes = [](const auto* p, std::size_t count) {
+    return std::string(reinterpret_cast<const char*>(p), count * sizeof *p);
   };
-  const std::string zero(S_bytes, '\0');
-  std::string before = S();
-  EXPECT_EQ(before, zero);
+  const cpu::Kept<F> kept = cpu::place_kept<F>(shape, m.head(0, 0));
+  const std::size_t Kp = shape.Kp(), S_count = shape.panels * shape.K * cpu::kPanel;
+  std::string S = bytes(kept.S, S_count);
   for (std::int64_t t = 0; t < kTokens; ++t) {
+    const auto rows = static_cast<std::size_t>(t % chunk);  // in the open chunk
+    const auto first = kept.position->first;
+    const auto snapshot = [&] {
+      std::string z;
+      for (std::size_t p = 0; p < shape.panels; ++p) {
+        z += bytes(kept.Z + p * shape.chunk * cpu::kPanel, rows * cpu::kPanel);
+      }
+      return std::pair(z, bytes(kept.key, rows * Kp) + bytes(kept.whole, rows * Kp));
+    };
+    const auto before = snapshot();
     append(states, args, t, t + 1);
-    const std::string after = S();
-    const bool boundary = (t + 1) % c.options.chunk == 0;
-    EXPECT_EQ(after != before, boundary) << t;
-    before = after;
+    const bool boundary = (t + 1) % chunk == 0;
+    if (!boundary) {
+      const bool opened = kept.position->first != first;
+      const auto after = snapshot();
+      EXPECT_EQ(after.first == before.first, true) << "z of an earlier row, token " << t;
+      EXPECT_EQ(after.second == before.second || opened, true) << "a factor, token " << t;
+    }
+    const std::string S_after = bytes(kept.S, S_count);
+    EXPECT_EQ(S_after != S, boundary) << t;
+    S = S_after;
+  }
+}
+
+TEST_P(Streaming, ARowIsFinalOnceItIsWritten) {
+  StreamingStates states = streaming(c, 1);
+  switch (c.options.precision) {
+    case Precision::exact64: expect_final_rows<cpu::Exact64>(states, args, c.options.chunk); break;
+    case Precision::mixed: expect_final_rows<cpu::Mixed>(states, args, c.options.chunk); break;
+    default: expect_final_rows<cpu::Fp32>(states, args, c.options.chunk);
   }
 }
 
