@@ -157,8 +157,8 @@ Arrays draw_inputs(const CallForm& form, const Sizes& sizes, std::uint64_t seed)
   return inputs;
 }
 
-std::string why_not(const CallForm& form, const Sizes& sizes) {
-  Call call(form, draw_inputs(form, sizes, 1));
+std::string why_not(const CallForm& form) {
+  Call call(form, draw_inputs(form, {.T = 1, .K = 1, .V = 1}, 1));
   Stored o(output_dtype(form.precision), count(call.T * call.V));
   call.args.o = o.out({1, call.T, 1, call.V});
   return kda::why_not(call.args);

@@ -46,8 +46,8 @@ struct Sizes {
 // gates come out anywhere between the bound and 0, gates that are given between -5 and 0.
 audit::Arrays draw_inputs(const CallForm& form, const Sizes& sizes, std::uint64_t seed);
 
-// "" or why the backend refuses the form.
-std::string why_not(const CallForm& form, const Sizes& sizes);
+// "" or why the library refuses the form.
+std::string why_not(const CallForm& form);
 
 // o [T, V]. The instruction set that ran goes to *isa, if given.
 audit::Arrays outputs(const Backend& backend, const CallForm& form, const audit::Arrays& inputs,

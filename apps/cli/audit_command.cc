@@ -34,7 +34,7 @@ Examples:
 
 struct AuditArgs {
   AuditScope scope;
-  bool as_json = false, accuracy = false;
+  bool as_json = false, accuracy = false, one_bound = false;
   CpuContext context;
 };
 
@@ -68,6 +68,7 @@ int accuracy(const AuditArgs& args) {
   scope.references = args.scope.references;
   scope.windows = args.scope.windows;
   scope.seed = args.scope.seed;
+  if (args.one_bound) scope.bounds = {args.scope.lower_bound};
   std::vector<Accuracy> all;
   for (const Precision precision : args.scope.precisions) {
     scope.precision = precision;
@@ -99,7 +100,10 @@ void add_audit(CLI::App& app, int& code) {
   add_scope_flags(*command, args->scope);
   add_context_flags(*command, args->context);
   args->context.threads = 1;  // calls of a few microseconds
-  command->callback([args, &code] { code = args->accuracy ? accuracy(*args) : audit(*args); });
+  command->callback([args, command, &code] {
+    args->one_bound = command->count("--lower-bound") > 0;
+    code = args->accuracy ? accuracy(*args) : audit(*args);
+  });
 }
 
 }  // namespace kda::cli

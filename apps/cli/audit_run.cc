@@ -151,7 +151,7 @@ AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
   const std::vector<CallForm> all = forms(scope);
   for (std::size_t n = 0; n < all.size(); ++n) {
     const CallForm& form = all[n];
-    if (const std::string why = why_not(form, scope.sizes); !why.empty()) {
+    if (const std::string why = why_not(form); !why.empty()) {
       result.refused.emplace_back(form, why);
       continue;
     }

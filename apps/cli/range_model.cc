@@ -9,7 +9,7 @@
 namespace kda::cli {
 namespace {
 
-constexpr int kMostTokens = 4096;
+constexpr int kMostTokens = 1 << 20;  // longer windows are not looked for
 
 }  // namespace
 

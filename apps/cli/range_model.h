@@ -64,7 +64,7 @@ int headroom_bits(Reference reference);
 
 struct WidestWindow {
   Reference reference = Reference::first_row;
-  int tokens = 0;   // that the format holds
+  int tokens = 0;   // that the format holds, at most 2^20
   int eights = 0;   // the largest multiple of 8 among them: what a matrix unit takes
   int library = 0;  // the largest of 8, 16, 32, 64 that the library calls fitting; 0: none
 };

@@ -88,12 +88,14 @@ json ranges_of(std::vector<double> bounds, double own) {
   return all;
 }
 
-json accuracy_of(const Backend& backend, std::uint64_t seed) {
+json accuracy_of(const Backend& backend, const AuditScope& audit) {
   json all = json::array();
-  for (const Precision precision : {Precision::mixed, Precision::fp32}) {
+  for (const Precision precision : audit.precisions) {
     AccuracyScope scope;
+    scope.windows = audit.windows;
+    scope.references = audit.references;
     scope.precision = precision;
-    scope.seed = seed;
+    scope.seed = audit.seed;
     for (const Accuracy& a : measure_accuracy(backend, scope)) all.push_back(to_json(a));
   }
   return all;
@@ -128,7 +130,7 @@ json report_data(const Backend& backend, const ReportScope& scope,
   at("ranges");
   data["range"] = ranges_of(scope.bounds, scope.audit.lower_bound);
   at("accuracy");
-  data["accuracy"] = accuracy_of(backend, scope.audit.seed);
+  data["accuracy"] = accuracy_of(backend, scope.audit);
   const AuditRows rows = audit_backend(
       backend, scope.audit, [&](const CallForm& form, std::size_t n, std::size_t all) {
         at(fmt::format("auditing {} {} {}, {} of {}", name(form.reference), window_of(form),

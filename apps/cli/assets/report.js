@@ -235,7 +235,11 @@ function drawReach() {
         {label: 'column (key)', data: shown.map(w => w.key_factor_log2),
          backgroundColor: css('--c')}],
        {x: '', y: 'log2 of the factor', horizontal: true,
-        xMore: {suggestedMin: r.smallest_normal_exponent, suggestedMax: r.largest_exponent + 1}});
+        xMore: {suggestedMin: -r.largest_exponent - 1, suggestedMax: r.largest_exponent + 1,
+                ticks: {color: css('--dim'), stepSize: (r.largest_exponent + 1) / 2},
+                // The ends of the format's range stand out.
+                grid: {color: tick => Math.abs(tick.tick.value) === r.largest_exponent + 1
+                           ? css('--leak') : css('--line')}}});
   fillTable(get('widest-table'),
             [`at ${r.lower_bound}, ${r.format}`, 'causal', 'keys', 'tokens in range',
              'the library takes', 'lost at most', 'kept entries'],
@@ -307,7 +311,7 @@ function drawAudit() {
   }
   const sum = (rows, name) => rows.reduce((total, r) => total + r[name], 0);
   fillTable(get('audit-table'),
-            ['reference', 'window', 'operands', ...inputs, 'largest change', ''],
+            ['reference', '', 'window', 'operands', ...inputs, 'largest change'],
             [...groups.values()].map(rows => {
               const leaks = sum(rows, 'changed') > 0;
               const share = input => {
@@ -316,9 +320,9 @@ function drawAudit() {
                 return changed ? (100 * changed / sum(some, 'compared')).toPrecision(2) + ' %' : '–';
               };
               const largest = Math.max(...rows.map(r => r.absolute ?? Infinity));
-              return [rows[0].reference, rows[0].key_window, rows[0].precision,
-                      ...inputs.map(share), leaks ? largest.toExponential(1) : '–',
-                      leaks ? {text: 'leaks', style: 'leaks'} : 'causal'];
+              return [rows[0].reference, leaks ? {text: 'leaks', style: 'leaks'} : 'causal',
+                      rows[0].key_window, rows[0].precision, ...inputs.map(share),
+                      leaks ? largest.toExponential(1) : '–'];
             }));
   const names = ['backend', 'reference', 'key_window', 'precision', 'gate', 'chunk', 'perturbed',
                  'tensor', 'changed', 'compared', 'ulp', 'absolute', 'bound', 'above_bound'];
