@@ -12,6 +12,7 @@ void add_demo(CLI::App& app, int& code);
 void add_info(CLI::App& app, int& code);
 void add_range(CLI::App& app, int& code);
 void add_audit(CLI::App& app, int& code);
+void add_bench(CLI::App& app, int& code);
 void add_report(CLI::App& app, int& code);
 
 }  // namespace kda::cli

@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
   add_verify(app, code);
   add_range(app, code);
   add_audit(app, code);
+  add_bench(app, code);
   add_report(app, code);
   add_info(app, code);
   try {
