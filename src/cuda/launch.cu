@@ -14,8 +14,6 @@ namespace {
 // producers (docs/hopper.md).
 constexpr std::int64_t kHalfHead = 1100, kWholeHead = 1750, kProducer = 2400;
 constexpr int kProducerGroups = 4;  // warpgroups a block
-constexpr int kMostSlots = 16;
-constexpr std::size_t kRingInL2 = std::size_t{24} << 20;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -41,11 +39,11 @@ Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors) {
       best = {multiprocessors, lanes, halves, 0};
     }
   }
-  const std::int64_t fit =
-      static_cast<std::int64_t>(kRingInL2 / (best.lanes * std::size_t{sm90::Image::kStride}));
-  const std::int64_t most = std::max<std::int64_t>(1, ceil_div(tiles, best.lanes) * chunks);
-  best.slots =
-      static_cast<int>(std::max<std::int64_t>(4, std::min<std::int64_t>({fit, kMostSlots, most})));
+  // A place for what every producer is at, and some for what waits: about 27 MB, less than the L2.
+  const std::int64_t producers = ceil_div(
+      static_cast<std::int64_t>(multiprocessors - best.lanes * best.halves) * kProducerGroups,
+      best.lanes);
+  best.slots = static_cast<int>(producers + 4);
   return best;
 }
 

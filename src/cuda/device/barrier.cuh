@@ -68,6 +68,11 @@ __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async;\n" ::: "memory");
 }
 
+// The same, of shared memory alone: cheap.
+__device__ __forceinline__ void fence_async_proxy_shared() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
 // ---- the copy engine ----
 // Copies bytes (a multiple of 16) to shared memory; barrier counts them down.
 __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, std::uint32_t bytes,

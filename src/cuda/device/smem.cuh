@@ -55,6 +55,17 @@ __device__ __forceinline__ void store_shared4(std::uint32_t a, uint4 x) {
                : "memory");
 }
 
+// 16 bytes from device memory, of which `bytes` (16 or 0) are read and the rest is zero.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+// For this thread's copies.
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;\n" ::: "memory");
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.
 __device__ __forceinline__ void load_matrices(std::uint32_t a, std::uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"

@@ -88,17 +88,17 @@ __device__ __forceinline__ float2 row_factors(NormKind norm, float reduced, bool
   return {factor * exp2_integer(-r), exp2_integer(r)};
 }
 
-// Norms of the thread's four tokens of k and q; row_factors goes to shared memory, as
-// [token][k, q] pairs.
+// Norms of the thread's four tokens of k and q, as fetch_patch left them; row_factors goes to
+// shared memory, as [token][k, q] pairs.
 template <bool kGeneral>
-__device__ __forceinline__ void store_row_factors(const ForwardParams& p, const uint4 (&k)[4],
-                                                  const uint4 (&q)[4], std::uint32_t factors,
+__device__ __forceinline__ void store_row_factors(const ForwardParams& p, std::uint32_t k,
+                                                  std::uint32_t q, std::uint32_t factors,
                                                   int first_token, int lane) {
   float v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     float x[8];
-    unpack(i < 4 ? k[i] : q[i - 4], x);
+    unpack(fetched(i < 4 ? k : q, i & 3), x);
     if (kGeneral && p.norm == NormKind::none) {
       v[i] = fabsf(x[0]);
 #pragma unroll

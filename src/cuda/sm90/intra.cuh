@@ -32,7 +32,7 @@ struct Scratch {
   static constexpr int kCut = kStart + kHead * 4;        // one word a warp
   static constexpr int kOffsets = kCut + 16;             // of the gates (GateForm)
   static constexpr int kLedger = (kOffsets + kHead * 4 + 15) / 16 * 16;
-  static constexpr int kBytes = (kLedger + 320 + 1023) / 1024 * 1024;
+  static constexpr int kBytes = (kLedger + 400 + 1023) / 1024 * 1024;
 };
 
 // Where one producer thread works: four tokens by eight channels, and the byte offsets of its
@@ -111,12 +111,11 @@ __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint3
   }
 }
 
-// The operands of one window that is the whole chunk, of a gate whose bound fits (11), and of the
-// products with the state. G: sums from the chunk's start plus the shift, in bits; total: the
-// chunk's, without.
+// The operands of one window that is the whole chunk, of a gate whose bound fits (11), in place of
+// the raw keys, queries and gates; and those of the products with the state. G: sums from the
+// chunk's start plus the shift, in bits; total: the chunk's, without.
 __device__ __forceinline__ void store_operands(const ForwardParams& p, const Patch& at,
                                                std::uint32_t base, std::uint32_t rows, char* image,
-                                               const uint4 (&k)[4], const uint4 (&q)[4],
                                                const float (&G)[4][8], const float (&total)[8]) {
   // A power of two: the operands of the state are those of the window, exactly.
   const float power = exp2_integer(-static_cast<int>(p.shift));
@@ -133,8 +132,8 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float4 f = load_shared4(factors + i * 16);
-    const std::uint32_t kw[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
-    const std::uint32_t qw[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
+    const uint4 k = fetched(tile, i), q = fetched(tile + Scratch::kQueries, i);
+    const std::uint32_t kw[4] = {k.x, k.y, k.z, k.w}, qw[4] = {q.x, q.y, q.z, q.w};
     std::uint32_t fall_k[4], fall_q[4], grow_k[4], state_k[4], state_q[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {

@@ -84,14 +84,6 @@ class Output {
   int lane_;
 };
 
-// S^T (bf16) as the A operands of eight products.
-__device__ __forceinline__ void load_packed_state(std::uint32_t state, int warp, int lane,
-                                                  std::uint32_t (&a)[8][4]) {
-  const std::uint32_t from = state + swizzled(warp * 16 + (lane & 15), lane >> 4);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) load_matrices((from ^ ((k % 4) << 5)) + (k / 4) * (64 * 128), a[k]);
-}
-
 // What store_z left, in the same registers.
 __device__ __forceinline__ void load_z(std::uint32_t z_tile, int warp, int lane, float (&z)[16]) {
   const int g = lane >> 2, q = lane & 3;
@@ -109,20 +101,16 @@ __device__ __forceinline__ void load_z(std::uint32_t z_tile, int warp, int lane,
 __device__ __forceinline__ void write_chunk(const Stages& stages, const Output& output,
                                             std::uint32_t image, int first, int pair, int warp,
                                             int lane) {
-  std::uint32_t a[8][4];
   float o[16], z[16];
-  take(Handover::state_full, pair);
-  load_packed_state(stages.pair(pair) + Stages::kState, warp, lane, a);
-  pin(a);
-  wgmma_fence();
-  const std::uint64_t queries = swizzled_operand(image + Image::kQueries);
-  wgmma_bf16_n32_first(o, a[0][0], a[0][1], a[0][2], a[0][3], queries);
 #pragma unroll
-  for (int k = 1; k < 8; ++k) {
-    wgmma_bf16_n32<false>(o, a[k][0], a[k][1], a[k][2], a[k][3],
-                          queries + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4));
-  }
+  for (int i = 0; i < 16; ++i) o[i] = 0.f;
+  take(Handover::state_full, pair);
+  pin(o);
+  wgmma_fence();
+  multiply_state<false>(o, stages.pair(pair) + Stages::kState, image + Image::kQueries);
   wgmma_commit();
+  wgmma_wait<0>();
+  pin(o);
   give(Handover::state_free, pair);
   take(Handover::z_full, pair);
   load_z(stages.pair(pair) + Stages::kZ, warp, lane, z);

@@ -10,8 +10,7 @@
 
 namespace kda::cuda::sm90 {
 
-// What a warpgroup does next, in shared memory: one thread works it out, all read it. Two, taken in
-// turn.
+// What a warpgroup does next, in shared memory: one thread works it out, all read it.
 struct Task {
   const char *k, *q, *g, *v, *beta;  // of the chunk's first token
   char* image;
@@ -23,18 +22,26 @@ struct Task {
   bool entered;  // another tile than the task before
 };
 
-// The thread that works it out keeps its place in shared memory too: registers are short.
+// The thread that works it out keeps its place in shared memory too: registers are short. It is one
+// task ahead, so that what it writes becomes visible by barriers that are there anyway.
 struct Ledger {
+  static constexpr int kTasks = 3;
+
   Walk walk;
   RingPlace place;
-  Task task[2];
+  Task task[kTasks];
 
-  __device__ __forceinline__ Ledger(const ForwardParams& p, int lane, int first)
+  __device__ __forceinline__ Ledger(const ForwardParams& p, int lane, int first, int step)
       : walk(p, lane, first), place(p, lane, first) {
     write(p, 0, true);
+    advance(p, step, 1);
   }
 
   __device__ __forceinline__ void advance(const ForwardParams& p, int step, int turn) {
+    if (!walk.valid()) {
+      task[turn].left = 0;
+      return;
+    }
     const bool entered = walk.advance(p, step);
     place.advance(p, step % p.slots, step / p.slots);
     write(p, turn, entered);
@@ -69,22 +76,34 @@ struct Ledger {
   }
 };
 
+// The raw keys, queries and gates of a task to where their operands will stand.
+template <bool kGeneral>
+__device__ __forceinline__ void fetch_task(const ForwardParams& p, const Task& task,
+                                           const Patch& at, std::uint32_t base) {
+  const std::uint32_t tile = base + at.tile;
+  const int left = task.left;
+  if (!kGeneral || p.g.element == Element::bf16) {
+    fetch_patch<!kGeneral>(tile + Scratch::kGrowing, task.g, p.g, at.token, at.piece, left);
+  }
+  fetch_patch<!kGeneral>(tile, task.k, p.k, at.token, at.piece, left);
+  fetch_patch<!kGeneral>(tile + Scratch::kQueries, task.q, p.q, at.token, at.piece, left);
+}
+
 // G, the sums of the gates in bits, over the thread's own tokens.
 template <bool kGeneral>
 __device__ __forceinline__ void sum_gates(const ForwardParams& p, const Task& task, const Patch& at,
-                                          const GateForm& form, std::uint32_t offsets,
+                                          const GateForm& form, std::uint32_t base,
                                           float (&G)[4][8]) {
   float offset[8];
-  load_shared8(offsets + at.piece * 32, offset);
+  load_shared8(base + Scratch::kOffsets + at.piece * 32, offset);
   const int left = task.left;
   const bool wide = kGeneral && p.g.element == Element::f32;
-  uint4 raw[4];
-  if (!wide) load_patch<!kGeneral>(task.g, p.g, at.token, at.piece, left, raw);
+  const std::uint32_t raw = base + Scratch::kGrowing + at.tile;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool there = at.token + i < left;
     float x[8];
-    unpack(raw[i], x);
+    unpack(fetched(raw, i), x);
     if constexpr (!kGeneral) {
       const float bound = there ? p.lower_bound : 0.f;
 #pragma unroll
@@ -171,8 +190,9 @@ __device__ __forceinline__ void store_values(const Patch& at, char* image, const
   for (int i = 0; i < 4; ++i) store_global(flip(to, i << 4) + i * 128, v[i]);
 }
 
-// Says that this warp's part of an image is written; late, when its stores are long done. The fence
-// between these stores and the copy engine's reads is on the reader's side (stages.cuh).
+// Says that this warp's part of an image is written; late, when its stores are long done, but
+// before the wait for another place. The fence between these stores and the copy engine's reads is
+// on the reader's side (stages.cuh).
 __device__ __forceinline__ void signal(std::uint32_t* filled, int lane) {
   if (!filled) return;
   __syncwarp();
@@ -192,46 +212,43 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
   const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
   // Solvers spread over the multiprocessor's quarters; warps 0 and 2 multiply half as much as 1, 3,
   // and the one that does not solve keeps the ledger.
-  const int solver = (group & 1) * 2, solver_threads = solver == 0 ? 64 : 96;
+  const int solver = (group & 1) * 2;
   const auto meet = [] { barrier_sync(1 + threadIdx.x / 128, 128); };
   const bool keeper = warp == 2 - solver && lane == 0;
-  if (keeper) new (&ledger) Ledger(p, worker % p.lanes, worker / p.lanes);
+  const int step = workers / p.lanes + (worker % p.lanes < workers % p.lanes ? 1 : 0);
+  if (keeper) new (&ledger) Ledger(p, worker % p.lanes, worker / p.lanes, step);
   meet();
+  if (ledger.task[0].left > 0) fetch_task<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
   GateForm form;
   std::uint32_t* unsignalled = nullptr;
-  for (int turn = 0;; turn ^= 1) {
+  for (int turn = 0, parity = 0;; parity ^= 1) {
     const Task& task = ledger.task[turn];
     // Addresses are cheap to compute again, and too many to keep.
     int at_warp = warp, at_lane = lane;
     asm volatile("" : "+r"(at_warp), "+r"(at_lane));
     const Patch at(at_warp, at_lane);
-    if (task.left == 0) {
-      signal(unsignalled, lane);
-      return;
-    }
+    const int left = task.left;
+    if (left == 0) break;
+    wait_for_copies();
     if (task.entered) {
       form.load(p, task.h, base + Scratch::kOffsets);
       meet();
     }
-    const std::uint32_t rows = base + Scratch::kRows + turn * Scratch::kRowsBytes;
-    float G[4][8], before[8], total[8];
-    sum_gates<kGeneral>(p, task, at, form, base + Scratch::kOffsets, G);
-    uint4 k[4], q[4];
-    load_patch<!kGeneral>(task.k, p.k, at.token, at.piece, task.left, k);
-    load_patch<!kGeneral>(task.q, p.q, at.token, at.piece, task.left, q);
+    const std::uint32_t rows = base + Scratch::kRows + parity * Scratch::kRowsBytes;
     if (thread < kChunk) {
       float beta = 0.f;
-      if (thread < task.left) {
+      if (thread < left) {
         beta = load_scalar(task.beta, p.beta.element, thread * p.beta.token);
         if (p.sigmoid_beta) beta = sigmoid(beta);
       }
       store_shared(rows + Scratch::kBeta + thread * 4, beta);
     }
-    store_row_factors<kGeneral>(p, k, q, rows, at.token, lane);
+    float G[4][8], before[8], total[8];
+    sum_gates<kGeneral>(p, task, at, form, base, G);
+    store_row_factors<kGeneral>(p, base + at.tile, base + Scratch::kQueries + at.tile, rows,
+                                at.token, lane);
     sum_in_warp(at, base, G, before);
     signal(unsignalled, lane);
-    repack(k);
-    repack(q);
     if (keeper && task.use > 0) {
       while (load_relaxed(task.taken) < task.use * p.halves) {
       }
@@ -243,29 +260,34 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
     sum_over_warps(at, base, single ? p.shift : 0.f, before, G, total);
     if (warp == 3 && lane < 16) store_decay(at, image, total);
     if (single) {
-      store_operands(p, at, base, rows, image, k, q, G, total);
+      store_operands(p, at, base, rows, image, G, total);
     } else {
+      uint4 k[4], q[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        k[i] = fetched(base + at.tile, i);
+        q[i] = fetched(base + Scratch::kQueries + at.tile, i);
+      }
       store_state_operands(p, at, base, rows, image, k, q, G, total);
       multiply_windows(p, at, base, rows, image, k, q, G, 1 + threadIdx.x / 128);
     }
-    if (keeper) {
-      const int lane_workers = workers / p.lanes + (worker % p.lanes < workers % p.lanes ? 1 : 0);
-      ledger.advance(p, lane_workers, turn ^ 1);
-    }
-    uint4 v[4];
-    load_patch<!kGeneral>(task.v, p.v, at.token, at.piece, task.left, v);
     meet();
     if (single) multiply_operands(base, rows, image, false, warp, lane, 0, kChunk);
+    meet();
+    const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
+    if (next.left > 0) fetch_task<kGeneral>(p, next, at, base);
+    uint4 v[4];
+    load_patch<!kGeneral>(task.v, p.v, at.token, at.piece, left, v);
     if (warp == solver) {
-      barrier_sync(5 + threadIdx.x / 128, solver_threads);
       solve(base + Scratch::kA, base + Scratch::kInverse, rows + Scratch::kBeta, image + Image::kW,
             lane);
-    } else if (warp < 2) {
-      barrier_arrive(5 + threadIdx.x / 128, solver_threads);
     }
     store_values(at, image, v);
     unsignalled = task.filled;
+    if (keeper) ledger.advance(p, step, turn == 0 ? 2 : turn - 1);
+    turn = turn == 2 ? 0 : turn + 1;
   }
+  signal(unsignalled, lane);
 }
 
 }  // namespace kda::cuda::sm90

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/device/math.cuh"
+#include "cuda/device/smem.cuh"
 #include "cuda/params.h"
 
 namespace kda::cuda::sm90 {
@@ -41,14 +42,6 @@ __device__ __forceinline__ uint4 pack(const float (&y)[8]) {
           pack_bf16(y[6], y[7])};
 }
 
-// Keeps the compiler from carrying unpacked copies of x past this point: registers are short.
-__device__ __forceinline__ void repack(uint4 (&x)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    asm volatile("" : "+r"(x[i].x), "+r"(x[i].y), "+r"(x[i].z), "+r"(x[i].w));
-  }
-}
-
 // Four tokens by eight channels of 16-bit elements, from `row`, the place of the chunk's first
 // token, on; zeros past the chunk's `left` tokens, without a look at the memory.
 template <bool kVectors>
@@ -60,6 +53,30 @@ __device__ __forceinline__ void load_patch(const char* row, const View& view, in
     x[i] = uint4{0, 0, 0, 0};
     if (token + i < left) x[i] = load_eight<kVectors>(at + i * (view.token * 2));
   }
+}
+
+// The same into shared memory, token i at (to ^ 16 i) + 256 i. With kVectors the copies are on
+// their way until wait_for_copies(); what a thread fetches only that thread reads.
+template <bool kVectors>
+__device__ __forceinline__ void fetch_patch(std::uint32_t to, const char* row, const View& view,
+                                            int token, int piece, int left) {
+  const char* at = row + token * (view.token * 2) + piece * 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const char* from = at + i * (view.token * 2);
+    const bool there = token + i < left;
+    const std::uint32_t place = (to ^ (i << 4)) + i * 256;
+    if constexpr (kVectors) {
+      copy_async(place, there ? from : row, there ? 16 : 0);
+    } else {
+      store_shared4(place, there ? load_eight<false>(from) : uint4{0, 0, 0, 0});
+    }
+  }
+}
+
+__device__ __forceinline__ uint4 fetched(std::uint32_t from, int i) {
+  const float4 x = load_shared4((from ^ (i << 4)) + i * 256);
+  return {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)};
 }
 
 }  // namespace kda::cuda::sm90

@@ -95,38 +95,44 @@ __device__ __forceinline__ void multiply_tokens(float (&d)[kN], const float (&x)
   }
 }
 
-__device__ __forceinline__ void pack_state(const float (&s)[64], std::uint32_t (&a)[8][4]) {
+// One S^T of 64 value channels in bf16 in shared memory, times 32 rows of 128 channels.
+template <bool kNegate>
+__device__ __forceinline__ void multiply_state(float (&d)[16], std::uint32_t state,
+                                               std::uint32_t rows) {
+  const std::uint64_t a = swizzled_operand(state), b = swizzled_operand(rows);
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) a[k][j] = pack_bf16(s[k * 8 + j * 2], s[k * 8 + j * 2 + 1]);
+    wgmma_bf16_n32_shared<kNegate>(d, a + (k / 4) * (64 * 128 >> 4) + 2 * (k % 4),
+                                   b + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4));
   }
 }
 
-// U = V - (exp(G) K) S (8), from V in u and S in a, rounded to tf32; meanwhile S decays and goes to
-// the output's warpgroup. Ends with U there: a product left in flight over a loop's back edge, or S
-// touched in another iteration than the product that made it, has the compiler serialise them all.
-__device__ __forceinline__ void predict(std::uint32_t image, std::uint32_t state, int warp,
-                                        int lane, std::uint32_t (&a)[8][4], float (&u)[16],
-                                        float (&s)[64]) {
-  pin(u);
-  pin(a);
-  wgmma_fence();
-  const std::uint64_t keys = swizzled_operand(image + Image::kKeys);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    wgmma_bf16_n32<true>(u, a[k][0], a[k][1], a[k][2], a[k][3],
-                         keys + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4));
-  }
-  wgmma_commit();
+// S in bf16 to shared memory, for this warpgroup's products and the output's.
+__device__ __forceinline__ void store_packed_state(std::uint32_t state, int warp, int lane,
+                                                   const float (&s)[64]) {
   // stmatrix: lane 8 m + r gives row r of matrix m; m: rows + 8, then channels + 8.
-  const int row = warp * 16 + (lane & 15);
-  const std::uint32_t to = state + swizzled(row, lane >> 4);
+  const std::uint32_t to = state + swizzled(warp * 16 + (lane & 15), lane >> 4);
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    store_matrices((to ^ ((k % 4) << 5)) + (k / 4) * (64 * 128), a[k][0], a[k][1], a[k][2],
-                   a[k][3]);
+    const float* x = s + k * 8;
+    store_matrices((to ^ ((k % 4) << 5)) + (k / 4) * (64 * 128), pack_bf16(x[0], x[1]),
+                   pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
   }
+}
+
+// U = V - (exp(G) K) S (8), from V in u, rounded to tf32; meanwhile S decays. Ends with U there: a
+// product left in flight over a loop's back edge, or S touched in another iteration than the
+// product that made it, has the compiler serialise them all.
+__device__ __forceinline__ void predict(std::uint32_t image, std::uint32_t state, int pair,
+                                        int warp, int lane, float (&u)[16], float (&s)[64]) {
+  store_packed_state(state, warp, lane, s);
+  fence_async_proxy_shared();
+  barrier_sync(9 + pair, 128);
+  pin(u);
+  wgmma_fence();
+  multiply_state<true>(u, state, image + Image::kKeys);
+  wgmma_commit();
+  give(Handover::state_full, pair);
   const std::uint32_t decay = image + Image::kDecay + (lane & 3) * 16;
 #pragma unroll
   for (int t = 0; t < 16; t += 2) {
@@ -165,14 +171,11 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
   load_state(p, tile, value0, lane, s);
   const std::uint32_t my_values = Image::kValues + (p.halves == 1 ? half * Image::kHalf : 0);
   float u[16], z[16];
-  std::uint32_t a[8][4];
   if (tile.chunks > 0) {
     mbarrier_wait(stages.full(turn.stage), turn.parity);
     load_values(stages.image(turn.stage) + my_values, warp, lane, u);
-    pack_state(s, a);
     if (!fresh) take(Handover::state_free, pair);
-    predict(stages.image(turn.stage), stages.pair(pair) + Stages::kState, warp, lane, a, u, s);
-    give(Handover::state_full, pair);
+    predict(stages.image(turn.stage), stages.pair(pair) + Stages::kState, pair, warp, lane, u, s);
   }
   for (int chunk = 0; chunk < tile.chunks; ++chunk) {
     const std::uint32_t image = stages.image(turn.stage);
@@ -205,10 +208,8 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     pin(s);
     if (lane == 0) mbarrier_arrive(stages.empty(mine));
     if (more) {
-      pack_state(s, a);
       take(Handover::state_free, pair);
-      predict(stages.image(turn.stage), stages.pair(pair) + Stages::kState, warp, lane, a, u, s);
-      give(Handover::state_full, pair);
+      predict(stages.image(turn.stage), stages.pair(pair) + Stages::kState, pair, warp, lane, u, s);
     }
   }
   store_state(p, tile, value0, lane, s);
