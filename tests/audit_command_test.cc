@@ -135,6 +135,8 @@ TEST(AuditBackend, StateThatReadsPastItsSequence) {
     const bool hit = row.finding.output == "ht" &&
                      (row.finding.changed == "v" || row.finding.changed == audit::kAppended);
     EXPECT_EQ(row.changed(), hit) << row.finding.changed << " " << row.finding.output;
+    EXPECT_EQ(row.finding.first.i, hit ? 0 : -1);  // the state after one token
+    EXPECT_EQ(row.finding.first.j, hit ? 1 : -1);
   }
 }
 

@@ -118,6 +118,33 @@ INSTANTIATE_TEST_SUITE_P(
                             {"x"}}),
     [](const auto& info) { return info.param.name; });
 
+TEST(AuditExamples, FirstPair) {
+  audit::Options o;
+  o.cuts = {3, 6};
+  o.shrink_calls = 0;
+  const Arrays x = {sequence("x", 12, 4)};
+  // Token t sees t + 1 ... t + 3: the earliest that moves is 0, and 1 moves it.
+  const auto ahead = [](const Arrays& a) { return convolution(a, true); };
+  // Token t sees t + 3 alone.
+  const auto far = [](const Arrays& a) {
+    Arrays y = convolution(a, false);
+    for (std::int64_t t = 0; t + 3 < a[0].shape[0]; ++t) {
+      y[0].values[static_cast<std::size_t>(4 * t)] +=
+          a[0].values[static_cast<std::size_t>(4 * (t + 3))];
+    }
+    return output(y[0]);
+  };
+  for (const Finding& f : audit::audit(ahead, x, o)) {
+    EXPECT_EQ(f.first.i, 0) << f.changed;
+    EXPECT_EQ(f.first.j, 1) << f.changed;
+  }
+  for (const Finding& f : audit::audit(far, x, o)) {
+    EXPECT_EQ(f.first.i, 0) << f.changed;
+    EXPECT_EQ(f.first.j, 3) << f.changed;
+    EXPECT_FALSE(f.together);
+  }
+}
+
 // The values of one block share a scale, so a leak stays inside it.
 TEST(AuditExamples, LeakOfABlockEndsWithIt) {
   const Arrays in = {sequence("q", kTokens, 4, 1), sequence("k", kTokens, 4, 2),

@@ -5,8 +5,10 @@
 set -euo pipefail
 
 build=(g++ cmake ninja-build libhwy-dev libtbb-dev libfmt-dev nlohmann-json3-dev libcli11-dev
-       libgtest-dev librapidcheck-dev libbenchmark-dev)
-test=(python3-venv)  # python3 and pip for the test against Python's safetensors
+       libgtest-dev librapidcheck-dev libbenchmark-dev
+       libjs-chart.js)
+# python3 and pip for the test against Python's safetensors; a browser for the report's
+test=(python3-venv chromium)
 check=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19)
 all=(clang-tidy-19)
 
