@@ -60,8 +60,10 @@ function draw(id, type, labels, datasets, options) {
   const canvas = get(id);
   if (!window.Chart) {
     const table = element('table', {id: id + '-table'});
+    const show = x => Array.isArray(x) ? x.map(show).join(' to ')
+                      : typeof x === 'number' ? String(Number(x.toPrecision(4))) : '';
     fillTable(table, [options.x, ...datasets.map(d => d.label)],
-              labels.map((l, i) => [l, ...datasets.map(d => d.data[i] ?? '')]));
+              labels.map((l, i) => [l, ...datasets.map(d => show(d.data[i]))]));
     const box = canvas.closest('.chart') || get(id + '-box');
     box.className = 'wide';
     box.id = id + '-box';
