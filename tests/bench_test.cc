@@ -212,7 +212,7 @@ TEST(Bench, MeasuresEveryFigureOnceARound) {
 TEST(Bench, ScalingHasARowForEveryPoint) {
   cli::ScalingSizes sizes;
   sizes.max_tokens = 128, sizes.heads = 1, sizes.tokens = 8, sizes.max_heads = 4;
-  sizes.repeats = 2, sizes.threads = 1;
+  sizes.repeats = 2, sizes.threads = 1, sizes.sample = 1;
   const auto rows = cli::scaling(
       sizes, [](Isa, int, bool) { return cli::Peaks{1e9, 0, 0}; }, [](const std::string&) {});
   std::set<std::string> points;

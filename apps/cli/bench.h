@@ -82,6 +82,7 @@ nlohmann::json to_json(const Goal& goal);
 struct ScalingSizes {
   std::int64_t max_tokens = 65536, heads = 4;  // T = 64 to max_tokens with so many heads
   std::int64_t tokens = 1024, max_heads = 64;  // H = 1 to max_heads with so many tokens
+  std::int64_t sample = 16384;                 // tokens times heads that one sample covers at least
   int repeats = 5;
   int threads = 0;
   Isa isa = Isa::best;

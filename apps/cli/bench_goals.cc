@@ -10,10 +10,6 @@
 namespace kda::cli {
 namespace {
 
-struct Ratio {
-  double best, median;
-};
-
 // A goal's name, what it says, and its bound.
 struct Words {
   const char* name;
@@ -35,11 +31,9 @@ class Judge {
   }
 
   // over / under.
-  void add(const Words& words, const Figure& over, const Figure& under, const Ran& ran,
-           double factor = 1) {
-    goals_.push_back({words.name, words.says, factor * over.best() / under.best(),
-                      factor * over.median() / under.median(), words.goal, words.at_least, threads_,
-                      ran});
+  void add(const Words& words, const Figure& over, const Figure& under, const Ran& ran) {
+    goals_.push_back({words.name, words.says, over.best() / under.best(),
+                      over.median() / under.median(), words.goal, words.at_least, threads_, ran});
   }
 
   void add_decode(const Words& words, const std::string& where, const char* precision) {
@@ -81,11 +75,9 @@ std::vector<Goal> goals(const std::vector<Figure>& figures, const BenchSizes& si
   const Figure& recurrent = judge.figure("prefill.recurrent");
   const Figure& fp32 = judge.figure("prefill.fp32");
   const Figure& mixed = judge.figure("prefill.mixed");
-  // Operations per second are operations over time, so the ratio is that of 1 / time to the peak.
-  const double operations = recurrent_operations(sizes);
   const Figure& peak = judge.figure("peak.fma");
   Figure rate = recurrent;
-  for (double& x : rate.samples) x = operations / (x * 1e-3) / 1e9;
+  for (double& ms : rate.samples) ms = recurrent_operations(sizes) / (ms * 1e-3) / 1e9;
   rate.unit = "GFLOP/s";
   judge.add(
       {"prefill.recurrent.of_fma_peak", "the yardstick, of the FMA peak", zen5 ? 0.20 : 0.30, true},

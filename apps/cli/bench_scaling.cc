@@ -57,7 +57,7 @@ std::vector<ScalingRow> series(const ScalingSizes& sizes, const std::vector<Poin
                          round + 1, sizes.repeats));
       const ForwardArgs args = cut(*kernel.sample, p);
       // Short sequences several times, so that every sample lasts for some milliseconds.
-      const std::int64_t calls = std::max<std::int64_t>(1, 16384 / (p.tokens * p.heads));
+      const std::int64_t calls = std::max<std::int64_t>(1, sizes.sample / (p.tokens * p.heads));
       Ran ran;
       const double time = seconds([&] {
         for (std::int64_t call = 0; call < calls; ++call) {
@@ -85,7 +85,7 @@ std::vector<ScalingRow> scaling(const ScalingSizes& sizes, const MeasurePeaks& p
   const Sample probe({.T = 1, .H = 1}, DType::f32, Precision::fp32);
   const Isa isa = forward(probe.args(), {.isa = sizes.isa}).isa;
   report("peaks");
-  const double peak = peaks(isa, sizes.threads, false).fma;
+  const double peak = peaks(isa, sizes.threads, /*with_copy=*/false).fma;
   std::vector<Point> by_tokens, by_heads;
   for (std::int64_t t = 64; t <= sizes.max_tokens; t *= 2) {
     by_tokens.push_back({"tokens", t, sizes.heads});
