@@ -55,11 +55,13 @@ HWY_INLINE void chain(Vec<Number<Dot>> (&acc)[R][NV], Left<Element<Dot>> left,
   }
 }
 
-// R rows of out[rows][kPanel] (times scale[row], if scale is given) += left right.
+// R rows of out[rows][kPanel] (times scale[row], if kScaled) += left right (+ rest right, if rest has
+// data: the same chain goes on with it).
 template <int R, bool kScaled, class Dot>
 HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
-                           Left<Element<Dot>> left, const Element<Dot>* HWY_RESTRICT right,
-                           std::size_t depth, const Number<Dot>* HWY_RESTRICT scale) {
+                           Left<Element<Dot>> left, Left<Element<Dot>> rest,
+                           const Element<Dot>* HWY_RESTRICT right, std::size_t depth,
+                           const Number<Dot>* HWY_RESTRICT scale) {
   const Tag<Number<Dot>> d;
   const std::size_t lanes = hn::Lanes(d);
   constexpr int NV = 2;
@@ -74,6 +76,9 @@ HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
       }
     }
     chain<R, NV, Dot>(acc, left, right + c, kPanel, depth);
+    if constexpr (Dot::Format::kTerms > 1) {
+      if (rest.data) chain<R, NV, Dot>(acc, rest, right + c, kPanel, depth);
+    }
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       HWY_UNROLL(16)
@@ -82,16 +87,21 @@ HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
   }
 }
 
-// out[rows][kPanel] (times scale[row]) += left[rows][depth] right[depth][kPanel].
+// out[rows][kPanel] (times scale[row]) += left[rows][depth] right[depth][kPanel]. An operand in two
+// parts has its rest, strided as itself, in `rest`.
 template <bool kScaled, class Dot>
 HWY_INLINE void panel_product(std::size_t rows, Number<Dot>* out, std::size_t out_step,
                               Left<Element<Dot>> left, const Element<Dot>* right,
-                              std::size_t depth, const Number<Dot>* scale = nullptr) {
+                              std::size_t depth, const Element<Dot>* rest = nullptr,
+                              const Number<Dot>* scale = nullptr) {
   std::size_t r = 0;
   const auto tile = [&]<int R>() HWY_ATTR {
-    panel_tile<R, kScaled, Dot>(out + r * out_step, out_step,
-                                {left.data + r * left.row_step, left.row_step, left.k_step}, right,
-                                depth, kScaled ? scale + r : nullptr);
+    const auto from_row = [&](const Element<Dot>* data) {
+      return Left<Element<Dot>>{data ? data + r * left.row_step : nullptr, left.row_step,
+                                left.k_step};
+    };
+    panel_tile<R, kScaled, Dot>(out + r * out_step, out_step, from_row(left.data), from_row(rest),
+                                right, depth, kScaled ? scale + r : nullptr);
     r += R;
   };
   while (rows - r >= kTileRows) tile.template operator()<kTileRows>();

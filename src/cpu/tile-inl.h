@@ -127,14 +127,16 @@ class Chunks {
     for (std::size_t i = begin; i < end; i += kRowBlock) {
       const std::size_t stop = std::min(i + kRowBlock, end), terms = (stop + kTerms - 1) / kTerms;
       T* out = work_.output + (2 * i + 1) * kPanel;
-      const auto product = [&](const Element* rows, std::size_t step) HWY_ATTR {
-        panel_product<false, Dot>(stop - i, out, 2 * kPanel, {rows, step, 1}, Z_operand, terms);
-      };
+      const auto product = [&](const Element* rows, std::size_t step, const Element* rest)
+          HWY_ATTR {
+            panel_product<false, Dot>(stop - i, out, 2 * kPanel, {rows, step, 1}, Z_operand, terms,
+                                      rest);
+          };
       if constexpr (kTerms == 1) {
-        product(work_.scores + (2 * i + 1) * Cp_, 2 * Cp_);
+        product(work_.scores + (2 * i + 1) * Cp_, 2 * Cp_, nullptr);
       } else {
-        product(work_.scores_high + i * Cp_ / kTerms, Cp_ / kTerms);
-        product(work_.scores_low + i * Cp_ / kTerms, Cp_ / kTerms);
+        const std::size_t step = Cp_ / kTerms;
+        product(work_.scores_high + i * step, step, work_.scores_low + i * step);
       }
     }
   }
@@ -183,10 +185,8 @@ class Chunks {
     const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
     const std::size_t terms = (length() + kTerms - 1) / kTerms;
     const Element* Z = kept_.Z_operand + panel * value_step * kPanel;
-    panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms, work_.decay);
-    if constexpr (kTerms > 1) {
-      panel_product<false, Dot>(shape_.K, S, kPanel, {work_.end_low, 1, Kp_}, Z, terms);
-    }
+    panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms,
+                             work_.end_low, work_.decay);
   }
 
   HWY_INLINE void round_state(T* S, std::size_t count) {
