@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "cpu/float_mode.h"
 #include "cpu/forward.h"
 #include "kda/kda.hpp"
 #include "plan.h"
@@ -9,9 +10,11 @@
 namespace kda {
 namespace {
 
-// Runs a call so that a lack of memory is an Error too.
+// Runs a call so that a lack of memory is an Error too, in a floating-point mode of its own.
 template <class Call>
 auto with_memory(const Call& call) {
+  // The plan's few numbers do not hang on the caller's rounding mode either.
+  const cpu::FloatMode mode(cpu::Denormals::kept);
   try {
     return call();
   } catch (const std::bad_alloc&) {
@@ -23,7 +26,8 @@ auto with_memory(const Call& call) {
 Plan make_recurrent_plan(const ForwardArgs& args) {
   const Serving& serving = args.serving;
   if (serving.states) {
-    throw Error("states", "streaming states in recurrent", "plain states: initial_state, final_state");
+    throw Error("states", "streaming states in recurrent",
+                "plain states: initial_state, final_state");
   }
   if (serving.checkpoint_count > 0) {
     throw Error("checkpoints", "given in recurrent", "none: forward writes them");
@@ -67,8 +71,8 @@ std::string why_not(const ForwardArgs& args, const CpuContext& context) {
 std::size_t workspace_bytes(const ForwardArgs& args, const CpuContext& context) {
   return with_memory([&] {
     const Plan plan = make_plan(args);
-    return cpu::workspace_bytes(
-        args, plan, cpu::make_ran(args, plan, context, /*check_memory=*/false));
+    return cpu::workspace_bytes(args, plan,
+                                cpu::make_ran(args, plan, context, /*check_memory=*/false));
   });
 }
 

@@ -341,6 +341,7 @@ void check_workspace(const ForwardArgs& args, std::size_t bytes) {
   std::vector<Argument> others = inputs_of(args);
   others.push_back({"o", as_const(args.o)});
   others.push_back({"final_state", as_const(args.final_state.tensor)});
+  others.push_back({"checkpoint_states", as_const(args.serving.checkpoint_states.tensor)});
   check_workspace(args.workspace, bytes, others);
 }
 

@@ -13,7 +13,8 @@ namespace {
 // A call must have the form that the states were made with: their bits hang on it.
 void check_form(const ForwardArgs& args, const Plan& plan) {
   const Plan& made = args.serving.states->plan();
-  const auto refuse = [](const char* argument, const std::string& was, const std::string& made_with) {
+  const auto refuse = [](const char* argument, const std::string& was,
+                         const std::string& made_with) {
     throw Error(argument, was, made_with + ", which serving.states were made with");
   };
   const auto number = [&](const char* argument, auto was, auto wanted) {
@@ -22,16 +23,22 @@ void check_form(const ForwardArgs& args, const Plan& plan) {
   const auto word = [&](const char* argument, auto was, auto wanted) {
     if (was != wanted) refuse(argument, name(was), name(wanted));
   };
-  number("HV", plan.HV, made.HV);
-  number("K", plan.K, made.K);
-  number("V", plan.V, made.V);
+  const auto size = [&](const char* argument, const char* letter, auto was, auto wanted) {
+    const std::string is = std::string(letter) + " = ";
+    if (was != wanted) refuse(argument, is + std::to_string(was), is + std::to_string(wanted));
+  };
+  size("v", "HV", plan.HV, made.HV);
+  size("q", "K", plan.K, made.K);
+  size("v", "V", plan.V, made.V);
   word("op", plan.op, made.op);
   word("gate", plan.gate, made.gate);
   if (plan.lower_bound != made.lower_bound) {
     refuse("lower_bound", show(plan.lower_bound), show(made.lower_bound));
   }
   word("precision", plan.precision, made.precision);
-  number("bf16_state", static_cast<int>(plan.bf16_state), static_cast<int>(made.bf16_state));
+  if (plan.bf16_state != made.bf16_state) {
+    refuse("bf16_state", plan.bf16_state ? "true" : "false", made.bf16_state ? "true" : "false");
+  }
   word("reference", plan.reference, made.reference);
   number("chunk", plan.chunk, made.chunk);
   number("key_window", plan.key_window, made.key_window);
@@ -44,7 +51,7 @@ void check_draft(const ForwardArgs& args, const Plan& plan) {
   const int most = serving.states->max_draft();
   for (std::int64_t n = 0; n < plan.N; ++n) {
     const std::int64_t tokens = stretch(args, plan, n).length;
-    if (tokens <= most) continue;
+    if (tokens <= most || slot_of(serving.slots, n) < 0) continue;
     throw Error("draft", std::to_string(tokens) + " tokens in sequence " + std::to_string(n),
                 "at most max_draft = " + std::to_string(most));
   }
@@ -72,8 +79,8 @@ void check_checkpoints(const ForwardArgs& args, const Plan& plan, std::int64_t s
                                        : "there are no checkpoints");
   } else {
     if (!serving.checkpoint_states) {
-      throw Error(plain.name, "absent", "a state for each of the " + std::to_string(count) +
-                                            " checkpoints");
+      throw Error(plain.name, "absent",
+                  "a state for each of the " + std::to_string(count) + " checkpoints");
     }
     check_state_output(plain.name, serving.checkpoint_states, plan, count);
     for (const Argument& input : inputs_of(args)) check_apart(plain, input);
@@ -81,6 +88,10 @@ void check_checkpoints(const ForwardArgs& args, const Plan& plan, std::int64_t s
     check_apart(plain, {"final_state", as_const(args.final_state.tensor)});
   }
   if (count == 0) return;
+  if (plan.reference == Reference::midpoint) {
+    throw Error("checkpoints", "given with reference midpoint",
+                "none, or another reference: a midpoint window must be seen whole");
+  }
   if (!serving.checkpoints) throw Error("checkpoints", "null", "checkpoint_count of them");
   std::unordered_set<std::int64_t> used;
   for (std::int64_t n = 0; n < plan.N; ++n) used.insert(slot_of(serving.slots, n));
@@ -135,7 +146,7 @@ void check_state_output(const char* name, const State& state, const Plan& plan,
                         std::int64_t count) {
   const Argument argument = {name, as_const(state.tensor)};
   check_enum(name, state.layout);
-  check_state(argument, state.layout, {"N", count}, plan);
+  check_state(argument, state.layout, {"count", count}, plan);
   check_output_memory(argument);
 }
 

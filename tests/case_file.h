@@ -75,7 +75,7 @@ class CaseFile {
     for (double& x : numbers) x *= factor;
     numbers_.push_back(std::move(numbers));
     const std::int64_t* n = shape.shape;
-    add(name, contiguous<const void>(numbers_.back().data(), DType::f64, {n[0], n[1], n[2], n[3]}));
+    add(name, contiguous(numbers_.back().data(), DType::f64, {n[0], n[1], n[2], n[3]}));
   }
 
   std::vector<io::Output> outputs_;

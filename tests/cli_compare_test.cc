@@ -52,7 +52,7 @@ TEST(Difference, NoLimitAllowsANanOrInfinityOfOneSide) {
 
 TEST(Values, FollowStridesAndLayouts) {
   const std::vector<double> data = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  ConstTensor t = contiguous<const void>(data.data(), DType::f64, {1, 1, 3, 2});
+  ConstTensor t = contiguous(data.data(), DType::f64, {1, 1, 3, 2});
   EXPECT_EQ(values(t), (std::vector<double>{0, 1, 2, 3, 4, 5}));
   t.stride[2] = 4;
   EXPECT_EQ(values(t), (std::vector<double>{0, 1, 4, 5, 8, 9}));

@@ -120,8 +120,7 @@ TEST(SignalsDeathTest, InterruptedWhileWritingLeavesNothing) {
     const cli::HeldSignals held;
     try {
       io::write_safetensors(folder.file("out"),
-                            {{"big", contiguous<const void>(large.data(), DType::f32, {3 << 20})}},
-                            {}, [&] {
+                            {{"big", contiguous(large.data(), DType::f32, {3 << 20})}}, {}, [&] {
                               if (asked++ == 3) ::raise(SIGINT);
                               return held.requested();
                             });

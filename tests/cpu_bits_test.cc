@@ -32,10 +32,14 @@ std::vector<Form> forms() {
   Options chunk64 = log, chunk8 = log;
   chunk64.chunk = 64;
   chunk8.chunk = 8;
-  return {{"bounded", bounded, Gates::strong},     {"first_row", first_row, Gates::strong},
-          {"pairwise", pairwise, Gates::strong},   {"log_spikes", log, Gates::spikes},
-          {"log_burst", chunk64, Gates::burst},    {"softplus", softplus, Gates::strong},
-          {"gdn", gdn, Gates::mild},               {"chunk8", chunk8, Gates::strong},
+  return {{"bounded", bounded, Gates::strong},
+          {"first_row", first_row, Gates::strong},
+          {"pairwise", pairwise, Gates::strong},
+          {"log_spikes", log, Gates::spikes},
+          {"log_burst", chunk64, Gates::burst},
+          {"softplus", softplus, Gates::strong},
+          {"gdn", gdn, Gates::mild},
+          {"chunk8", chunk8, Gates::strong},
           {"delta", {.op = Op::delta, .norm = Norm::rsqrt}, Gates::zero}};
 }
 
@@ -192,7 +196,8 @@ TEST_P(CpuBits, AnyBatchSlotBesideAnyNeighbours) {
   const auto o = values(as_const(args.o));
   const auto first = o.begin() + static_cast<long>(static_cast<std::size_t>(before) * row());
   EXPECT_EQ(difference({first, first + static_cast<long>(one.o.size())}, one.o), "");
-  const auto states = values(ConstState{as_const(args.final_state.tensor), args.final_state.layout});
+  const auto states =
+      values(ConstState{as_const(args.final_state.tensor), args.final_state.layout});
   const auto at = states.begin() + static_cast<long>(2 * one.final_state.size());
   EXPECT_EQ(difference({at, at + static_cast<long>(one.final_state.size())}, one.final_state), "");
 }
@@ -242,8 +247,7 @@ TEST(CpuMidpoint, LeaksAndIsSeen) {
     Bundle b = make(c);
     alter(b.args().g, cut, [](double x) { return -x; });
     const Answer answer = run_cpu(b);
-    leaks += difference(answer.o, whole.o, 0,
-                        static_cast<std::size_t>(cut * c.HV * c.V)) != "";
+    leaks += difference(answer.o, whole.o, 0, static_cast<std::size_t>(cut * c.HV * c.V)) != "";
   }
   EXPECT_GT(leaks, 10);
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <cfenv>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -32,7 +33,12 @@ class Sparse {
 };
 
 TEST(CpuExtremes, OffsetsBeyondTwoToThe31Elements) {
-  const Case c{.name = "far", .seed = 5, .T = 40, .HV = 2, .K = 16, .V = 16,
+  const Case c{.name = "far",
+               .seed = 5,
+               .T = 40,
+               .HV = 2,
+               .K = 16,
+               .V = 16,
                .options = {.norm = Norm::rsqrt}};
   Bundle near = make(c);
   const Answer truth = run_cpu(near);
@@ -62,8 +68,14 @@ TEST(CpuExtremes, OffsetsBeyondTwoToThe31Elements) {
 
 TEST(CpuExtremes, MoreThan65535SequencesTimesHeads) {
   constexpr std::int64_t kSequences = 40000;
-  Case c{.name = "many", .seed = 6, .T = kSequences, .HV = 2, .K = 2, .V = 3,
-         .options = {.norm = Norm::rsqrt, .chunk = 1}, .final_state = {}};
+  Case c{.name = "many",
+         .seed = 6,
+         .T = kSequences,
+         .HV = 2,
+         .K = 2,
+         .V = 3,
+         .options = {.norm = Norm::rsqrt, .chunk = 1},
+         .final_state = {}};
   c.lens = std::vector<std::int64_t>(kSequences, 1);
   Bundle b = make(c);
   const Answer answer = run_cpu(b);
@@ -75,9 +87,17 @@ TEST(CpuExtremes, MoreThan65535SequencesTimesHeads) {
 // One random unit key repeated, g = -1e-3, beta = 1: plain bf16 operands give 0.046 here.
 TEST(CpuExtremes, LongMemoriesInMixed) {
   for (const auto& [chunk, limit] : {std::pair{16, 0.015}, {32, 0.015}, {64, 0.02}}) {
-    Case c{.name = "memory", .seed = 7, .T = 8192, .K = 128, .V = 128,
-           .options = {.norm = Norm::rsqrt}, .dtype = DType::bf16, .gates = Gates::constant,
-           .gate_level = -1e-3, .keys = Keys::identical, .betas = Betas::one};
+    Case c{.name = "memory",
+           .seed = 7,
+           .T = 8192,
+           .K = 128,
+           .V = 128,
+           .options = {.norm = Norm::rsqrt},
+           .dtype = DType::bf16,
+           .gates = Gates::constant,
+           .gate_level = -1e-3,
+           .keys = Keys::identical,
+           .betas = Betas::one};
     c.options.chunk = chunk;
     c = in_precision(c, Precision::mixed);
     Bundle b = make(c);
@@ -90,9 +110,18 @@ TEST(CpuExtremes, LongMemoriesInMixed) {
 
 // A layer's data: q, k, v, raw gates and beta logits ~ N(0, 1) in bf16, bound -5, T = 8192.
 TEST(CpuExtremes, LayerDataInMixed) {
-  Case c{.name = "layer", .seed = 8, .T = 8192, .K = 128, .V = 128, .options = {
-             .gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5},
-         .dtype = DType::bf16, .gate_dtype = DType::bf16, .beta_dtype = DType::bf16,
+  Case c{.name = "layer",
+         .seed = 8,
+         .T = 8192,
+         .K = 128,
+         .V = 128,
+         .options = {.gate = Gate::bounded,
+                     .norm = Norm::rsqrt,
+                     .sigmoid_beta = true,
+                     .lower_bound = -5},
+         .dtype = DType::bf16,
+         .gate_dtype = DType::bf16,
+         .beta_dtype = DType::bf16,
          .gates = Gates::strong};
   c = in_precision(c, Precision::mixed);
   Bundle b = make(c);
@@ -104,6 +133,39 @@ TEST(CpuExtremes, LayerDataInMixed) {
   const Answer rounded = run_cpu(b);
   EXPECT_LE(relative_error(rounded.o, expected.o), 0.02);
   EXPECT_LE(relative_error(rounded.final_state, expected.final_state), 0.02);
+}
+
+// Gate parameters at the far end of fp32.
+TEST(CpuExtremes, HugeGateParametersGiveNoNaN) {
+  for (Gate gate : {Gate::bounded, Gate::softplus}) {
+    for (double A : {88.0, 100.0, -200.0}) {
+      Case c{.name = "huge",
+             .T = 40,
+             .options = {.gate = gate, .norm = Norm::rsqrt},
+             .gates = Gates::strong,
+             .A_log_level = A};
+      if (gate == Gate::bounded) c.options.lower_bound = A == 100 ? -1e39 : -5;
+      Bundle b = make(in_precision(c, Precision::fp32));
+      store(b.g, {0, 7, 0, 3}, 0);
+      store(b.g, {0, 9, 0, 4}, -200);
+      for (double x : run_cpu(b).o) ASSERT_TRUE(std::isfinite(x)) << name(gate) << " " << A;
+    }
+  }
+}
+
+// The caller's rounding mode reaches neither the plan nor the kernels.
+TEST(CpuExtremes, TheCallersRoundingModeIsNotSeen) {
+  for (std::int64_t K : {3, 7, 40}) {
+    Bundle b = make(in_precision({.name = "mode", .T = 40, .K = K}, Precision::exact64));
+    const Answer nearest = run_cpu(b);
+    const int before = std::fegetround();
+    std::fesetround(FE_UPWARD);
+    forward(b.args());
+    const int after = std::fegetround();
+    std::fesetround(before);
+    EXPECT_EQ(after, FE_UPWARD) << "the caller's mode was not put back";
+    EXPECT_EQ(difference(values(as_const(b.args().o)), nearest.o), "") << K;
+  }
 }
 
 // All-ones inputs and scale 1.

@@ -47,13 +47,18 @@ TEST(CpuWorkspace, IsExactAndEnough) {
 TEST(CpuWorkspace, IsAtMostOneMebibyteAThread) {
   for (Precision precision : {Precision::fp32, Precision::mixed}) {
     for (int chunk : {16, 32, 64}) {
-      Case c{.name = "memory", .T = 64, .H = 8, .HV = 8, .K = 128, .V = 128,
+      Case c{.name = "memory",
+             .T = 64,
+             .H = 8,
+             .HV = 8,
+             .K = 128,
+             .V = 128,
              .options = {.precision = precision, .chunk = chunk}};
       if (precision == Precision::mixed) c.dtype = DType::bf16;
       const Bundle b = make(c);
       for (int threads : {1, 2, 4}) {
-        EXPECT_LE(workspace_bytes(b.args(), {.threads = threads}),
-                  static_cast<std::size_t>(threads) << 20)
+        EXPECT_LE(workspace_bytes(b.args(), {.threads = threads}), static_cast<std::size_t>(threads)
+                                                                       << 20)
             << chunk;
       }
     }

@@ -333,7 +333,7 @@ std::vector<Refusal> memory() {
 template <std::int32_t... entries>
 void set_cu_seqlens(A& a) {
   static constexpr std::int32_t kEntries[] = {entries...};
-  a.cu_seqlens = contiguous<const void>(kEntries, DType::i32, {sizeof...(entries)});
+  a.cu_seqlens = contiguous(kEntries, DType::i32, {sizeof...(entries)});
 }
 
 std::vector<Refusal> sequences() {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -93,7 +94,8 @@ TEST_P(Pool, RequestsInAnyBatchHaveTheirOwnAnswers) {
     std::int64_t at = 0;
     for (std::size_t n = 0; n < lens.size(); ++n) {
       const auto r = who[n];
-      const ForwardArgs source = requests[static_cast<std::size_t>(std::max<std::int64_t>(r, 0))].args();
+      const ForwardArgs source =
+          requests[static_cast<std::size_t>(std::max<std::int64_t>(r, 0))].args();
       const std::int64_t from = r < 0 ? 0 : done[static_cast<std::size_t>(r)];
       const auto fill = [&](const Tensor& to, const ConstTensor& x) {
         for_each_index(to, [&](const Index& i) {
@@ -194,12 +196,15 @@ TEST_P(Pool, AStaleSlotDoesNotLeakIntoTheNextRequest) {
   ForwardArgs args = piece(second.args(), 0, 50);
   const std::uint8_t from_zero[] = {0};
   args.serving.states = &states;
-  args.serving.has_initial_state =
-      contiguous(static_cast<const void*>(from_zero), DType::u8, {1});
+  args.serving.has_initial_state = contiguous(static_cast<const void*>(from_zero), DType::u8, {1});
   second.poison_outputs();
   forward(args);
   EXPECT_EQ(difference(values(as_const(args.o)), fresh.o), "");
   EXPECT_EQ(states.tokens(0), 50);
+  // Nothing of the first request stays, not even in rows that are never read.
+  StreamingStates clean = streaming(c, 1);
+  append(clean, second.args(), 0, 50);
+  EXPECT_EQ(std::memcmp(states.slot_data(0), clean.slot_data(0), states.slot_bytes()), 0);
   EXPECT_EQ(difference(plain(states, c, {0}), fresh.final_state), "");
 }
 
@@ -215,9 +220,8 @@ TEST_P(Pool, PlainStatesInSlots) {
   const auto size = static_cast<std::size_t>(c.HV * c.K * c.V);
   std::vector<double> memory(6 * size);
   Tensor pool = contiguous(static_cast<void*>(memory.data()), dtype, {6, c.HV, c.V, c.K});
-  for_each_index(pool, [&](const Index& i) {
-    store(pool, i, std::numeric_limits<double>::quiet_NaN());
-  });
+  for_each_index(pool,
+                 [&](const Index& i) { store(pool, i, std::numeric_limits<double>::quiet_NaN()); });
   const std::vector<std::int64_t> slots = {4, -3, 1};
   for_each_index(pool, [&](const Index& i) {
     for (std::int64_t n : {0, 2}) {
@@ -242,9 +246,12 @@ TEST_P(Pool, PlainStatesInSlots) {
   for (std::size_t slot = 0; slot < 6; ++slot) {
     for (std::size_t i = 0; i < size; ++i) {
       const double x = states[slot * size + i];
-      if (slot == 4) ASSERT_EQ(x, rows.final_state[i]);
-      else if (slot == 1) ASSERT_EQ(x, rows.final_state[2 * size + i]);
-      else ASSERT_TRUE(std::isnan(x)) << slot;
+      if (slot == 4)
+        ASSERT_EQ(x, rows.final_state[i]);
+      else if (slot == 1)
+        ASSERT_EQ(x, rows.final_state[2 * size + i]);
+      else
+        ASSERT_TRUE(std::isnan(x)) << slot;
     }
   }
 }
@@ -290,45 +297,48 @@ TEST(PoolErrors, NameTheArgument) {
   };
   (void)with_slots;
   const Wrong wrongs[] = {
-      {"initial_state", "serving.states", [](ForwardArgs& a) {
-         a.initial_state = ConstState{as_const(a.final_state.tensor)};
-       }},
+      {"initial_state", "serving.states",
+       [](ForwardArgs& a) { a.initial_state = ConstState{as_const(a.final_state.tensor)}; }},
       {"chunk", "32", [](ForwardArgs& a) { a.options.chunk = 16; }},
       {"key_window", "32", [](ForwardArgs& a) { a.options.key_window = 16; }},
       {"lower_bound", "-5", [](ForwardArgs& a) { a.options.lower_bound = -4; }},
       {"precision", "fp32", [](ForwardArgs& a) { a.options.precision = Precision::exact64; }},
-      {"gate", "bounded", [](ForwardArgs& a) {
+      {"gate", "bounded",
+       [](ForwardArgs& a) {
          a.options.gate = Gate::softplus;
          a.options.lower_bound = {};
        }},
-      {"reference", "shifted", [](ForwardArgs& a) {
-         a.options.reference = Reference::pairwise;
-       }},
-      {"bf16_state", "0", [](ForwardArgs& a) { a.options.bf16_state = true; }},
-      {"slots", "below 3", [](ForwardArgs& a) {
+      {"reference", "shifted", [](ForwardArgs& a) { a.options.reference = Reference::pairwise; }},
+      {"bf16_state", "false", [](ForwardArgs& a) { a.options.bf16_state = true; }},
+      {"slots", "below 3",
+       [](ForwardArgs& a) {
          slots = {3};
          a.serving.slots = indices(slots);
        }},
-      {"slots", "shape", [](ForwardArgs& a) {
+      {"slots", "shape",
+       [](ForwardArgs& a) {
          slots = {0, 1};
          a.serving.slots = indices(slots);
        }},
       {"draft", "max_draft = 4", [](ForwardArgs& a) { a.serving.draft = true; }},
-      {"has_initial_state", "f32", [](ForwardArgs& a) {
-         a.serving.has_initial_state =
-             contiguous(static_cast<const void*>(&flag), DType::f32, {1});
+      {"has_initial_state", "f32",
+       [](ForwardArgs& a) {
+         a.serving.has_initial_state = contiguous(static_cast<const void*>(&flag), DType::f32, {1});
        }},
-      {"checkpoints", "offset 21", [](ForwardArgs& a) {
+      {"checkpoints", "offset 21",
+       [](ForwardArgs& a) {
          checkpoint = {0, 21, 1};
          a.serving.checkpoints = &checkpoint;
          a.serving.checkpoint_count = 1;
        }},
-      {"checkpoints", "sequence 1", [](ForwardArgs& a) {
+      {"checkpoints", "sequence 1",
+       [](ForwardArgs& a) {
          checkpoint = {1, 0, 1};
          a.serving.checkpoints = &checkpoint;
          a.serving.checkpoint_count = 1;
        }},
-      {"checkpoints", "nothing else", [](ForwardArgs& a) {
+      {"checkpoints", "nothing else",
+       [](ForwardArgs& a) {
          checkpoint = {0, 1, 0};
          a.serving.checkpoints = &checkpoint;
          a.serving.checkpoint_count = 1;
@@ -371,6 +381,67 @@ TEST(PoolErrors, TwoSequencesInOneSlot) {
   EXPECT_NE(why_not(args).find("another sequence"), std::string::npos) << why_not(args);
   slots = {-1, -1};  // padding may repeat
   EXPECT_EQ(why_not(args), "");
+}
+
+TEST(PoolErrors, CheckpointsThatCannotBe) {
+  Case c = serving_case(Precision::fp32, 40);
+  Bundle b = make(c);
+  std::vector<float> memory(static_cast<std::size_t>(c.HV * c.K * c.V) + 4096);
+  const Checkpoint middle{0, 5, 0};
+  ForwardArgs args = b.args();
+  args.serving.checkpoints = &middle;
+  args.serving.checkpoint_count = 1;
+  EXPECT_NE(why_not(args).find("checkpoint_states: absent"), std::string::npos) << why_not(args);
+  args.serving.checkpoint_states.tensor =
+      contiguous(memory.data(), DType::f32, {1, c.HV, c.K, c.V});
+  EXPECT_EQ(why_not(args), "");
+  args.options.reference = Reference::midpoint;
+  EXPECT_NE(why_not(args).find("midpoint"), std::string::npos) << why_not(args);
+  args.options.reference = Reference::shifted;
+  // Scratch over the checkpoint's memory.
+  std::vector<char> scratch(workspace_bytes(args) + 64);
+  char* start = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64) % 64;
+  args.workspace = {start, workspace_bytes(args)};
+  EXPECT_EQ(why_not(args), "");
+  args.serving.checkpoint_states.tensor.data = start;
+  EXPECT_NE(why_not(args), "");
+}
+
+TEST(PoolDrafts, PaddingMayBeLongerThanADraft) {
+  Case c = serving_case(Precision::fp32, 12);
+  c.lens = std::vector<std::int64_t>{9, 3};
+  c.final_state = {};
+  Bundle b = make(c);
+  StreamingStates states = streaming(c, 1, 4);
+  ForwardArgs args = b.args();
+  const std::vector<std::int64_t> slots = {-1, 0};
+  args.serving.states = &states;
+  args.serving.slots = indices(slots);
+  args.serving.draft = true;
+  EXPECT_EQ(why_not(args), "");
+  forward(args);
+  EXPECT_EQ(states.draft_tokens(0), 3);
+}
+
+// A slot's bits hang on fused multiply-add; drafts, files and checkpoints carry that along.
+TEST(PoolErrors, AnotherArithmetic) {
+  const auto isas = cpu_isas();
+  if (std::find(isas.begin(), isas.end(), Isa::avx2) == isas.end()) GTEST_SKIP() << "needs AVX2";
+  const Case c = serving_case(Precision::fp32, 4);
+  Bundle b = make(c);
+  const CpuContext sse4{.isa = Isa::sse4}, avx2{.isa = Isa::avx2};
+  StreamingStates states = streaming(c, 2, 4), others = streaming(c, 2, 4);
+  append(states, b.args(), 0, 4, sse4, /*draft=*/true);
+  const std::vector<std::int64_t> count = {2};
+  EXPECT_THROW(commit(states, {}, indices(count), avx2), Error);
+  commit(states, {}, indices(count), sse4);
+  EXPECT_THROW(append(states, b.args(), 0, 1, avx2), Error);
+  others.load_slot(1, states.slot_data(0), states.slot_bytes());
+  const std::vector<std::int64_t> slot = {1};
+  EXPECT_THROW(append(others, b.args(), 0, 1, avx2, false, indices(slot)), Error);
+  append(others, b.args(), 0, 1, avx2);  // the other slot is free
+  states.clear(0);
+  append(states, b.args(), 0, 1, avx2);
 }
 
 TEST(PoolErrors, StatesThatCannotStream) {

@@ -52,8 +52,14 @@ INSTANTIATE_TEST_SUITE_P(All, Recurrent,
 // Token by token on a state in place, with the bits of one call.
 TEST(RecurrentState, StepsInPlace) {
   for (StateLayout layout : {StateLayout::key_first, StateLayout::value_first}) {
-    Case c{.name = "steps", .seed = 3, .T = 40, .HV = 2, .K = 24, .V = 40,
-           .options = {.norm = Norm::rsqrt}, .initial_state = StateSpec{DType::f32, layout},
+    Case c{.name = "steps",
+           .seed = 3,
+           .T = 40,
+           .HV = 2,
+           .K = 24,
+           .V = 40,
+           .options = {.norm = Norm::rsqrt},
+           .initial_state = StateSpec{DType::f32, layout},
            .final_state = StateSpec{DType::f32, layout}};
     Bundle b = make(c);
     const ForwardArgs args = b.args();

@@ -243,10 +243,10 @@ struct Tensors {
   std::vector<std::int32_t> integers = {7};
 
   std::vector<Output> outputs() const {
-    return {{"h", contiguous<const void>(halves.data(), DType::bf16, {3})},
-            {"d/\"x\"", contiguous<const void>(doubles.data(), DType::f64, {2, 1, 2})},
-            {"i", contiguous<const void>(integers.data(), DType::i32, {1})},
-            {"none", contiguous<const void>(integers.data(), DType::f32, {4, 0})}};
+    return {{"h", contiguous(halves.data(), DType::bf16, {3})},
+            {"d/\"x\"", contiguous(doubles.data(), DType::f64, {2, 1, 2})},
+            {"i", contiguous(integers.data(), DType::i32, {1})},
+            {"none", contiguous(integers.data(), DType::f32, {4, 0})}};
   }
 };
 
@@ -300,7 +300,7 @@ TEST(SafetensorsWriter, KeepsTheOldFileWhenItFails) {
   const std::string before = contents(path);
   // Cancelled before the first block, and between two of a tensor of three blocks.
   const std::vector<float> large(3u << 20);
-  const Output big{"big", contiguous<const void>(large.data(), DType::f32, {3 << 20})};
+  const Output big{"big", contiguous(large.data(), DType::f32, {3 << 20})};
   for (const int allowed : {0, 2, 3, 4}) {
     int asked = 0;
     EXPECT_THROW(write_safetensors(path, {big}, {}, [&] { return asked++ == allowed; }), Error);

@@ -13,8 +13,14 @@ namespace kda::test {
 namespace {
 
 Case file_case() {
-  return in_precision({.name = "file", .seed = 21, .T = 90, .HV = 2, .K = 20, .V = 40,
-                       .options = {.norm = Norm::rsqrt}, .gates = Gates::spikes},
+  return in_precision({.name = "file",
+                       .seed = 21,
+                       .T = 90,
+                       .HV = 2,
+                       .K = 20,
+                       .V = 40,
+                       .options = {.norm = Norm::rsqrt},
+                       .gates = Gates::spikes},
                       Precision::fp32);
 }
 

@@ -32,9 +32,8 @@ rc::Gen<Operation> operation() {
   return rc::gen::construct<Operation>(
       rc::gen::element(Step::append, Step::append, Step::append, Step::draft, Step::draft,
                        Step::snapshot, Step::restore, Step::bytes, Step::checkpoint),
-      rc::gen::weightedOneOf<int>({{3, rc::gen::just(1)},
-                                   {1, rc::gen::inRange(0, 9)},
-                                   {1, rc::gen::inRange(0, 50)}}),
+      rc::gen::weightedOneOf<int>(
+          {{3, rc::gen::just(1)}, {1, rc::gen::inRange(0, 9)}, {1, rc::gen::inRange(0, 50)}}),
       rc::gen::inRange(0, static_cast<int>(kDrafts) + 1));
 }
 
@@ -46,7 +45,13 @@ Case program_case(int form, Precision precision) {
     gates = Gates::strong;
   }
   if (form == 2) o.chunk = 16;
-  Case c{.name = "program", .seed = 91, .T = kTokens, .HV = 2, .K = 9, .V = 35, .options = o,
+  Case c{.name = "program",
+         .seed = 91,
+         .T = kTokens,
+         .HV = 2,
+         .K = 9,
+         .V = 35,
+         .options = o,
          .gates = gates};
   if (precision == Precision::mixed) c.dtype = DType::bf16;
   return in_precision(c, precision);
@@ -93,8 +98,7 @@ void run_program(const Case& c, const std::vector<Operation>& program) {
         at = snapshot;
         break;
       case Step::bytes: {
-        const std::string bytes(static_cast<const char*>(states.slot_data(0)),
-                                states.slot_bytes());
+        const std::string bytes(static_cast<const char*>(states.slot_data(0)), states.slot_bytes());
         states.clear(0);
         states.load_slot(0, bytes.data(), bytes.size());
         break;

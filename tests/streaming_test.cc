@@ -32,9 +32,12 @@ std::vector<Form> forms() {
   chunk64.chunk = 64;
   Options rounded = bounded;
   rounded.bf16_state = true;
-  return {{"bounded", bounded, Gates::strong},   {"first_row", first_row, Gates::strong},
-          {"pairwise", pairwise, Gates::strong}, {"log_spikes", log, Gates::spikes},
-          {"softplus", softplus, Gates::strong}, {"chunk64", chunk64, Gates::strong},
+  return {{"bounded", bounded, Gates::strong},
+          {"first_row", first_row, Gates::strong},
+          {"pairwise", pairwise, Gates::strong},
+          {"log_spikes", log, Gates::spikes},
+          {"softplus", softplus, Gates::strong},
+          {"chunk64", chunk64, Gates::strong},
           {"bf16_state", rounded, Gates::strong},
           {"gdn", {.op = Op::gdn, .norm = Norm::rsqrt}, Gates::burst},
           {"linear", {.op = Op::linear}, Gates::zero}};
@@ -241,9 +244,14 @@ void expect_final_rows(StreamingStates& states, const ForwardArgs& args, int chu
 TEST_P(Streaming, ARowIsFinalOnceItIsWritten) {
   StreamingStates states = streaming(c, 1);
   switch (c.options.precision) {
-    case Precision::exact64: expect_final_rows<cpu::Exact64>(states, args, c.options.chunk); break;
-    case Precision::mixed: expect_final_rows<cpu::Mixed>(states, args, c.options.chunk); break;
-    default: expect_final_rows<cpu::Fp32>(states, args, c.options.chunk);
+    case Precision::exact64:
+      expect_final_rows<cpu::Exact64>(states, args, c.options.chunk);
+      break;
+    case Precision::mixed:
+      expect_final_rows<cpu::Mixed>(states, args, c.options.chunk);
+      break;
+    default:
+      expect_final_rows<cpu::Fp32>(states, args, c.options.chunk);
   }
 }
 

@@ -50,10 +50,10 @@ class Stored {
   }
 
   ConstTensor in(std::initializer_list<std::int64_t> shape) const {
-    return contiguous<const void>(bytes_.data(), dtype_, shape);
+    return contiguous(bytes_.data(), dtype_, shape);
   }
   Tensor out(std::initializer_list<std::int64_t> shape) {
-    return contiguous<void>(bytes_.data(), dtype_, shape);
+    return contiguous(bytes_.data(), dtype_, shape);
   }
 
  private:
@@ -185,7 +185,7 @@ Arrays states(const Backend& backend, const CallForm& form, const Arrays& inputs
   const DType dtype = output_dtype(form.precision);
   Stored o(dtype, count(call.T * call.V)), ht(dtype, count(2 * call.K * call.V));
   const std::int64_t ends[] = {0, std::min(cut, call.T), call.T};
-  call.args.cu_seqlens = contiguous<const void>(ends, DType::i64, {3});
+  call.args.cu_seqlens = contiguous(ends, DType::i64, {3});
   call.args.o = o.out({1, call.T, 1, call.V});
   call.args.final_state.tensor = ht.out({2, 1, call.K, call.V});
   backend.forward(call.args);

@@ -60,8 +60,14 @@ void add_number(CLI::App& command, const std::string& flag, const std::string& h
 
 // A gate's lower bound, from where a gate of all bf16 fits to where none does.
 inline void add_bound(CLI::App& command, double& bound) {
-  add_number<double>(command, "--lower-bound", "Strongest gate per token, natural log (default -5)",
-                     -1000, -1e-6, "a number below 0, at least -1000", bound);
+  const auto read = [&bound](const std::string& text) {
+    bound = read_number<double>("--lower-bound", text, -1000, -1e-6,
+                                "a number below 0, at least -1000");
+  };
+  command
+      .add_option_function<std::string>("--lower-bound,--bound", read,
+                                        "Strongest gate per token, natural log (default -5)")
+      ->type_name("N");
 }
 
 }  // namespace kda::cli

@@ -105,6 +105,16 @@ void print_known(const std::vector<KnownLeak>& leaks) {
   }
 }
 
+void print_known_briefly(const std::vector<KnownLeak>& leaks) {
+  for (const KnownLeak& leak : leaks) {
+    const audit::Edit& e = leak.scores.back();
+    const DType dtype = output_dtype(leak.form.precision);
+    fmt::print("  {:<12}{}{} {} -> {}   {} of {} weights of row {} changed\n",
+               name(leak.form.reference), e.array, index_text(e.index), audit::hex(e.before, dtype),
+               audit::hex(e.after, dtype), leak.scores_changed, leak.scores.size(), kKnownRow);
+  }
+}
+
 void print_rows(const AuditRows& rows) {
   std::map<std::tuple<Reference, int, Precision>, std::vector<const AuditRow*>> groups;
   for (const AuditRow& row : rows.rows) {

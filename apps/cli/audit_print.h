@@ -17,6 +17,8 @@ nlohmann::json to_json(const KnownLeak& leak, const std::string& backend);
 nlohmann::json to_json(const Accuracy& accuracy);
 
 void print_known(const std::vector<KnownLeak>& leaks);
+// A line each: the last weight of row 5 before and after.
+void print_known_briefly(const std::vector<KnownLeak>& leaks);
 void print_rows(const AuditRows& rows);
 void print_accuracy(const std::vector<Accuracy>& all);
 

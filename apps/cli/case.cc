@@ -82,7 +82,7 @@ void apply_lens(const std::vector<std::int64_t>& lens, Case& result) {
     if (!same) throw Error("lens", "differs from the tensor cu_seqlens", "one of the two");
     return;
   }
-  cu = contiguous<const void>(offsets->data(), DType::i64, {std::ssize(*offsets)});
+  cu = contiguous(offsets->data(), DType::i64, {std::ssize(*offsets)});
   result.memory.push_back(std::move(offsets));
 }
 

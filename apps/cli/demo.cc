@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "audit/random.h"
+#include "audit_print.h"
 #include "case.h"
 #include "commands.h"
 #include "compare.h"
@@ -19,6 +20,7 @@
 #include "cpu/peak.h"
 #include "kda/kda.hpp"
 #include "kda/streaming.hpp"
+#include "report_data.h"
 #include "sample.h"
 
 namespace kda::cli {
@@ -113,9 +115,9 @@ class OneAnswer {
     ForwardArgs all = others.args();
     const auto copy = [](const ConstTensor& to, const ConstTensor& from, std::int64_t token) {
       const auto row = static_cast<std::size_t>(from.stride[1]) * size_of(from.dtype);
-      std::memcpy(static_cast<char*>(const_cast<void*>(to.data)) +
-                      static_cast<std::size_t>(token) * row,
-                  from.data, static_cast<std::size_t>(from.shape[1]) * row);
+      std::memcpy(
+          static_cast<char*>(const_cast<void*>(to.data)) + static_cast<std::size_t>(token) * row,
+          from.data, static_cast<std::size_t>(from.shape[1]) * row);
     };
     copy(all.q, own.q, 500);
     copy(all.k, own.k, 500);
@@ -136,7 +138,7 @@ class OneAnswer {
   // Every 100 tokens eight drafts, of which 0 to 8 are taken; the rest come again.
   void drafts() const {
     StreamingStates to = states(1);
-    for (std::int64_t at = 0, accepted = 0; at < kTokens; accepted = (accepted + 3) % 9) {
+    for (std::int64_t at = 0, accepted = 0; at < kTokens; accepted = (accepted + 4) % 9) {
       const std::int64_t last = std::min(at + kDrafts, kTokens);
       append(to, at, last, /*draft=*/true);
       const std::vector<std::int64_t> slots = {0}, taken = {std::min(accepted, last - at)};
@@ -176,6 +178,25 @@ class OneAnswer {
   bool same_ = true;
 };
 
+// True if the midpoint leaks and nothing else does.
+bool show_leak() {
+  const std::vector<KnownLeak> leaks = known_leaks(cpu_backend({.threads = 1}));
+  fmt::print("Does a token see the future? {} change; windows of 16 keys, mixed\n", known_change());
+  print_known_briefly(leaks);
+  fmt::print("  more: kda audit, kda range\n");
+  return as_expected(leaks, {});
+}
+
+// A small report, so that there is something to look at.
+bool show_report(const std::string& path) {
+  ReportScope scope;
+  scope.audit.precisions = {Precision::mixed};
+  scope.audit.windows = {16, 32};
+  scope.audit.sizes = {.T = 40, .K = 16, .V = 8};
+  fmt::print("\nThe leak, ranges and accuracy as a page; all of it: kda report\n  ");
+  return write_report(path, scope, {.threads = 1});
+}
+
 // Our error on the case beside the peers', whose answers lie in its file.
 void show_errors(const std::string& path) {
   fmt::print("\nError against fp64, relative L2, on {}\n", path);
@@ -188,10 +209,11 @@ void show_errors(const std::string& path) {
   const Answer answer = compute(c, {}, DType::f32, DType::f32);
   const reference::Result truth = oracle(answer);
   fmt::print("  {:<34} {:>10} {:>10}\n", "", "o", "state");
-  fmt::print("  {:<34} {:>10.2e} {:>10.2e}\n",
-             fmt::format("libkda, {} {}", name(answer.ran.precision), name(answer.ran.isa)),
-             difference(values(as_const(answer.args.o)), truth.o, 1).error,
-             difference(values(as_const(answer.args.final_state.tensor)), truth.final_state, 1).error);
+  fmt::print(
+      "  {:<34} {:>10.2e} {:>10.2e}\n",
+      fmt::format("libkda, {} {}", name(answer.ran.precision), name(answer.ran.isa)),
+      difference(values(as_const(answer.args.o)), truth.o, 1).error,
+      difference(values(as_const(answer.args.final_state.tensor)), truth.final_state, 1).error);
   for (const char* peer : {"fla", "flashkda"}) {
     const auto o = c.results.find(std::string(peer) + ".o");
     const auto ht = c.results.find(std::string(peer) + ".ht");
@@ -208,16 +230,17 @@ double best_seconds(int repeats, const std::function<void()>& call) {
   for (int i = 0; i < repeats; ++i) {
     const auto start = std::chrono::steady_clock::now();
     call();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-                              .count());
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
 }
 
 void show_speed() {
-  fmt::print("\nSpeed on this machine: 32 heads of 128, one sequence, gates, norm and sigmoid inside\n");
-  for (const auto& [dtype, precision] : {std::pair{DType::f32, Precision::fp32},
-                                         std::pair{DType::bf16, Precision::mixed}}) {
+  fmt::print(
+      "\nSpeed on this machine: 32 heads of 128, one sequence, gates, norm and sigmoid inside\n");
+  for (const auto& [dtype, precision] :
+       {std::pair{DType::f32, Precision::fp32}, std::pair{DType::bf16, Precision::mixed}}) {
     const Sample sample({.T = 1024}, dtype, precision);
     Ran ran;
     const double prefill = best_seconds(5, [&] { ran = forward(sample.args()); });
@@ -226,18 +249,21 @@ void show_speed() {
     const double per_token = static_cast<double>(s.H) * 2 * (3 * 128 * 128 + 2 * 32 * 128);
     const double rate = per_token * static_cast<double>(s.T) / prefill;
     const bool pairs = precision == Precision::mixed && ran.isa == Isa::avx512_bf16;
-    const double peak = pairs ? cpu::bf16_peak(ran.isa, {}, ran.threads)
-                              : cpu::fma_peak(ran.isa, {}, ran.threads);
+    const double peak =
+        pairs ? cpu::bf16_peak(ran.isa, {}, ran.threads) : cpu::fma_peak(ran.isa, {}, ran.threads);
     StreamingStates states(s.H, s.K, s.V, sample.args().options, 1);
     ForwardArgs step = sample.tokens(0, 1);
     step.serving.states = &states;
-    const double decode = best_seconds(20, [&] {
-      for (int i = 0; i < 32; ++i) forward(step);
-    }) / 32;
-    fmt::print("  {:<6} {:<12} prefill {:>8.0f} tokens/s, {:.0f} GFLOP/s = {:.0f} % of the {} peak of"
-               " {:.0f}; decode {:.0f} us a step\n",
-               name(precision), name(ran.isa), static_cast<double>(s.T) / prefill, rate / 1e9,
-               100 * rate / peak, pairs ? "bf16" : "FMA", peak / 1e9, decode * 1e6);
+    const double decode = best_seconds(20,
+                                       [&] {
+                                         for (int i = 0; i < 32; ++i) forward(step);
+                                       }) /
+                          32;
+    fmt::print(
+        "  {:<6} {:<12} prefill {:>8.0f} tokens/s, {:.0f} GFLOP/s = {:.0f} % of the {} peak of"
+        " {:.0f}; decode {:.0f} us a step\n",
+        name(precision), name(ran.isa), static_cast<double>(s.T) / prefill, rate / 1e9,
+        100 * rate / peak, pairs ? "bf16" : "FMA", peak / 1e9, decode * 1e6);
   }
 }
 
@@ -245,17 +271,22 @@ void show_speed() {
 
 void add_demo(CLI::App& app, int& code) {
   auto path = std::make_shared<std::string>(KDA_DEMO_CASE);
+  auto report = std::make_shared<std::string>("kda-report.html");
   CLI::App* command = app.add_subcommand("demo", "What this library promises, shown here and now");
   command->footer(kFooter);
   command->add_option("--case", *path, "A case with other implementations' answers")
       ->capture_default_str();
-  command->callback([path, &code] {
+  command->add_option("--report", *report, "HTML file to write; \"\": none")->capture_default_str();
+  command->callback([path, report, &code] {
+    const bool causal = show_leak();
     OneAnswer fp32(DType::f32, Precision::fp32), mixed(DType::bf16, Precision::mixed);
-    const bool same = fp32.show() & mixed.show();
+    bool same = fp32.show();
+    same &= mixed.show();
     show_errors(*path);
     show_speed();
     if (!same) fmt::print("\nSome path gave other bits: that is a fault.\n");
-    code = same ? 0 : 1;
+    const bool reported = report->empty() || show_report(*report);
+    code = same && causal && reported ? 0 : 1;
   });
 }
 

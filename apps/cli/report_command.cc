@@ -32,29 +32,29 @@ struct ReportArgs {
   CpuContext context;
 };
 
-int report(const ReportArgs& args) {
-  io::AtomicFile::check(args.out);
+}  // namespace
+
+bool write_report(const std::string& path, const ReportScope& scope, const CpuContext& context) {
+  io::AtomicFile::check(path);
   bool fine = false;
   const nlohmann::json data = [&] {
     Progress progress("reporting");
     return report_data(
-        cpu_backend(args.context), args.scope,
+        cpu_backend(context), scope,
         [&](const std::string& what) { progress.now("reporting: " + what); }, fine);
   }();
   const std::string page = report_page(data);
   const HeldSignals held;
-  io::AtomicFile file(args.out);
+  io::AtomicFile file(path);
   file.write(std::as_bytes(std::span(page)));
   file.commit();
-  fmt::print("wrote {}, {} kB\n", args.out, (page.size() + 999) / 1000);
+  fmt::print("wrote {}, {} kB\n", path, (page.size() + 999) / 1000);
   if (!has_chart_library()) {
     fmt::print("Its charts are tables: this build found no Chart.js (Debian: libjs-chart.js)\n");
   }
   if (!fine) fmt::print("The audit did not come out as expected: see kda audit\n");
-  return fine ? 0 : 1;
+  return fine;
 }
-
-}  // namespace
 
 void add_report(CLI::App& app, int& code) {
   auto args = std::make_shared<ReportArgs>();
@@ -64,7 +64,8 @@ void add_report(CLI::App& app, int& code) {
   add_scope_flags(*command, args->scope.audit);
   add_context_flags(*command, args->context);
   args->context.threads = 1;  // calls of a few microseconds
-  command->callback([args, &code] { code = report(*args); });
+  command->callback(
+      [args, &code] { code = write_report(args->out, args->scope, args->context) ? 0 : 1; });
 }
 
 }  // namespace kda::cli

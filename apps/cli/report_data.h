@@ -22,6 +22,10 @@ nlohmann::json report_data(const Backend& backend, const ReportScope& scope,
 // The page around it.
 std::string report_page(const nlohmann::json& data);
 
+// Writes the page, whole or not at all, and says so. Shows progress. False if something came out
+// other than kda audit expects. Throws Error for a path that cannot be written.
+bool write_report(const std::string& path, const ReportScope& scope, const CpuContext& context);
+
 // False: this build has no chart library, and the page shows tables instead.
 bool has_chart_library();
 

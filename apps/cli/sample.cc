@@ -16,10 +16,17 @@ std::int64_t elements(const std::int64_t (&shape)[kMaxRank], int rank) {
 
 void put(void* data, DType dtype, std::int64_t i, double x) {
   switch (dtype) {
-    case DType::f64: static_cast<double*>(data)[i] = x; break;
-    case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(x); break;
-    case DType::bf16: static_cast<std::uint16_t*>(data)[i] = bf16_from_float(static_cast<float>(x)); break;
-    default: static_cast<std::uint16_t*>(data)[i] = f16_from_float(static_cast<float>(x));
+    case DType::f64:
+      static_cast<double*>(data)[i] = x;
+      break;
+    case DType::f32:
+      static_cast<float*>(data)[i] = static_cast<float>(x);
+      break;
+    case DType::bf16:
+      static_cast<std::uint16_t*>(data)[i] = bf16_from_float(static_cast<float>(x));
+      break;
+    default:
+      static_cast<std::uint16_t*>(data)[i] = f16_from_float(static_cast<float>(x));
   }
 }
 

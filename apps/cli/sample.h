@@ -13,8 +13,8 @@ struct SampleSizes {
   std::int64_t B = 1, T = 1024, H = 32, K = 128, V = 128;
 };
 
-// q, k, v, raw gates and beta logits ~ N(0, 1) in `dtype`; A_log and dt_bias ~ U(0, 1) in f32; bound
-// -5, l2norm, sigmoid. o in `dtype`, the final state in f32. The precision is named.
+// q, k, v, raw gates and beta logits ~ N(0, 1) in `dtype`; A_log and dt_bias ~ U(0, 1) in f32;
+// bound -5, l2norm, sigmoid. o in `dtype`, the final state in f32. The precision is named.
 class Sample {
  public:
   Sample(const SampleSizes& sizes, DType dtype, Precision precision, std::uint64_t seed = 1);

@@ -85,15 +85,16 @@ struct Serving {
                                       // each state stands, and leave it behind the last token
   ConstTensor slots;                  // [N] i32, i64: the slot of each sequence, each used once;
                                       // below 0 padding: o is zero, nothing else is written.
-                                      // Absent: sequence n has slot n
+                                      // Absent: sequence n has slot n (a plain pool has N then)
   ConstTensor has_initial_state;      // [N] u8: 0 starts from zero, whatever the slot holds.
                                       // Absent: all 1
   bool draft = false;                 // streaming: o is written, the states stay where they are and
-                                      // remember these tokens for commit()
+                                      // remember these tokens for commit(), until others come
   const Checkpoint* checkpoints = nullptr;  // [checkpoint_count]
   std::size_t checkpoint_count = 0;
-  State checkpoint_states;            // plain: [checkpoint_count, HV, K, V] or [.., V, K], row i for
-                                      // checkpoint i; streaming: absent
+  State checkpoint_states;  // plain: [checkpoint_count, HV, K, V] or [.., V, K], row i for
+                            // checkpoint i; streaming: absent. Padding has no checkpoints:
+                            // theirs stay as they were
 };
 
 // Sizes: B batch, T tokens, N sequences, H key heads, HV value heads (a multiple of H), K key

@@ -15,17 +15,17 @@ namespace kda {
 
 // What a call ran, or would run: nothing falls back in silence.
 struct Ran {
-  const char* backend = "";         // "cpu"
-  Isa isa = Isa::best;              // the instruction set
+  const char* backend = "";  // "cpu"
+  Isa isa = Isa::best;       // the instruction set
   Precision precision = Precision::automatic;
   Reference reference = Reference::shifted;
-  int chunk = 0;                    // tokens
-  int key_window = 0;               // tokens, the most a window holds
-  int shift = 0;                    // m of (11), bits
-  bool cuts = false;                // windows may end early (gates without a bound that fits)
-  int threads = 0;                  // tasks at a time
-  std::int64_t chunks = 0;          // chunks of all sequences and value heads
-  std::int64_t windows = 0;         // windows of all chunks; only after a call
+  int chunk = 0;                       // tokens
+  int key_window = 0;                  // tokens, the most a window holds
+  int shift = 0;                       // m of (11), bits
+  bool cuts = false;                   // windows may end early (gates without a bound that fits)
+  int threads = 0;                     // tasks at a time
+  std::int64_t chunks = 0;             // chunks of all sequences and value heads
+  std::int64_t windows = 0;            // windows of all chunks; only after a call
   std::int64_t one_token_windows = 0;  // of these, windows of one token; only after a call
 };
 
@@ -34,10 +34,10 @@ struct Ran {
 // where the workspace cannot be allocated.
 Ran forward(const ForwardArgs& args, const CpuContext& context = {});
 
-// The same o and states by (1)-(5), token by token, on plain states: for states that come from or go
-// to other implementations, and for comparison. Its bits are not forward's, and hang on nothing but
-// the token and the state before it. mixed runs as fp32; with bf16_state S is rounded every token.
-// Ran.chunk and the windows mean nothing here.
+// The same o and states by (1)-(5), token by token, on plain states: for states that come from or
+// go to other implementations, and for comparison. Its bits are not forward's, and hang on nothing
+// but the token and the state before it. mixed runs as fp32; with bf16_state S is rounded every
+// token. Ran.chunk and the windows mean nothing here.
 Ran recurrent(const ForwardArgs& args, const CpuContext& context = {});
 
 // Empty if forward(args, context) would run, else the text of the Error that it would throw.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 namespace kda {
 
@@ -11,7 +12,7 @@ enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i64, u8 };
 
 // Bytes of one element.
 constexpr std::size_t size_of(DType t) {
-  return t == DType::f64 || t == DType::i64                       ? 8
+  return t == DType::f64 || t == DType::i64   ? 8
          : t == DType::f32 || t == DType::i32 ? 4
          : t == DType::u8                     ? 1
                                               : 2;
@@ -32,6 +33,21 @@ struct BasicTensor {
   std::int64_t stride[kMaxRank] = {};
 
   explicit operator bool() const { return data != nullptr; }
+
+  // A view that may be written may be read.
+  constexpr operator BasicTensor<const void>() const
+    requires std::is_same_v<Void, void>
+  {
+    BasicTensor<const void> c;
+    c.data = data;
+    c.dtype = dtype;
+    c.rank = rank;
+    for (int i = 0; i < kMaxRank; ++i) {
+      c.shape[i] = shape[i];
+      c.stride[i] = stride[i];
+    }
+    return c;
+  }
 };
 
 using Tensor = BasicTensor<void>;             // written
@@ -39,10 +55,8 @@ using ConstTensor = BasicTensor<const void>;  // read
 
 // A view of dense row-major memory: contiguous(p, DType::f32, {B, T, H, K}). More than kMaxRank
 // dimensions give a view of that rank with no shape, which every call refuses.
-template <class Void>
-constexpr BasicTensor<Void> contiguous(Void* data, DType dtype,
-                                       std::initializer_list<std::int64_t> shape) {
-  BasicTensor<Void> t;
+constexpr Tensor contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
+  Tensor t;
   t.data = data;
   t.dtype = dtype;
   t.rank = static_cast<int>(shape.size());
@@ -58,16 +72,13 @@ constexpr BasicTensor<Void> contiguous(Void* data, DType dtype,
 }
 
 // The same memory, read only.
-constexpr ConstTensor as_const(const Tensor& t) {
-  ConstTensor c;
-  c.data = t.data;
-  c.dtype = t.dtype;
-  c.rank = t.rank;
-  for (int i = 0; i < kMaxRank; ++i) {
-    c.shape[i] = t.shape[i];
-    c.stride[i] = t.stride[i];
-  }
-  return c;
+constexpr ConstTensor as_const(const Tensor& t) { return t; }
+
+constexpr ConstTensor contiguous(const void* data, DType dtype,
+                                 std::initializer_list<std::int64_t> shape) {
+  ConstTensor t = contiguous(static_cast<void*>(nullptr), dtype, shape);
+  t.data = data;
+  return t;
 }
 
 // How the K x V state of one sequence and head lies in memory. Part of the view, never guessed.

@@ -28,8 +28,8 @@ struct ChunkForm {
   bool cuts = false;            // a window also ends where its sum passes
   double cut_bits = 0;          // so many bits
   bool midpoint = false;
-  bool corrects = true;         // false: linear attention, Z = V
-  bool bf16_state = false;      // S is rounded to bf16 at every chunk boundary
+  bool corrects = true;     // false: linear attention, Z = V
+  bool bf16_state = false;  // S is rounded to bf16 at every chunk boundary
 };
 
 inline ChunkForm chunk_form(const Plan& plan) {
@@ -146,8 +146,8 @@ class Factors {
     std::size_t j = begin;
     for (; j + 4 <= end; j += 4) {
       for (std::size_t c = 0; c < Kp_; c += step) {
-        hn::StoreInterleaved4(column(j, c, shift), column(j + 1, c, shift),
-                              column(j + 2, c, shift), column(j + 3, c, shift), de, block);
+        hn::StoreInterleaved4(column(j, c, shift), column(j + 1, c, shift), column(j + 2, c, shift),
+                              column(j + 3, c, shift), de, block);
         for (std::size_t x = 0; x < lanes; ++x) {
           std::memcpy(kept_.columns + (c / kTerms + x) * Cp_ + j, block + 4 * x,
                       4 * sizeof(Element));
@@ -184,8 +184,9 @@ class Factors {
           const auto even = end_key(j), odd = j + 1 < length ? end_key(j + 1) : hn::Zero(d);
           const auto even_bits = bf16_bits(even), odd_bits = bf16_bits(odd);
           hn::Store(pack(even_bits, odd_bits), du, work_.end_high + at);
-          hn::Store(pack(bf16_bits(bf16_rest(even, even_bits)), bf16_bits(bf16_rest(odd, odd_bits))),
-                    du, work_.end_low + at);
+          hn::Store(
+              pack(bf16_bits(bf16_rest(even, even_bits)), bf16_bits(bf16_rest(odd, odd_bits))), du,
+              work_.end_low + at);
         }
       }
       for (std::size_t e = c; e < c + hn::Lanes(d); e += hn::Lanes(dd)) {

@@ -75,6 +75,21 @@ struct Stops {
   std::vector<std::size_t> first;
 };
 
+Arithmetic arithmetic(Isa isa) {
+  return isa == Isa::sse4 ? Arithmetic::unfused : Arithmetic::fused;
+}
+
+void record_arithmetic(const Serving& serving, const Plan& plan, Isa isa) {
+  const StreamingStates::Memory& states = serving.states->memory();
+  for (std::int64_t n = 0; n < plan.N; ++n) {
+    const std::int64_t slot = slot_of(serving.slots, n);
+    if (slot >= 0) states.position(slot, 0).arithmetic = arithmetic(isa);
+  }
+  for (std::size_t i = 0; i < serving.checkpoint_count; ++i) {
+    states.position(serving.checkpoints[i].slot, 0).arithmetic = arithmetic(isa);
+  }
+}
+
 Stops sort_checkpoints(const Serving& serving, const Plan& plan) {
   Stops s;
   if (serving.checkpoint_count == 0) return s;
@@ -113,13 +128,17 @@ Isa choose_isa(const CpuContext& context) {
   throw Error("context.isa", asked ? asked : "no such value", isa_names() + " on this machine");
 }
 
-bool is_fused(Isa isa) { return isa != Isa::sse4; }
-
-void check_arithmetic(const StreamingStates::Memory& states, Isa isa) {
-  if (!states.written || states.fused == is_fused(isa)) return;
-  throw Error("context.isa", name(isa),
-              states.fused ? "one with fused multiply-add, as the streaming states were written with"
-                           : "sse4, as the streaming states were written with");
+void check_arithmetic(const StreamingStates::Memory& states, const ConstTensor& slots,
+                      std::int64_t N, Isa isa) {
+  for (std::int64_t n = 0; n < N; ++n) {
+    const std::int64_t slot = slot_of(slots, n);
+    if (slot < 0) continue;
+    const Arithmetic written = states.position(slot, 0).arithmetic;
+    if (written == Arithmetic::none || written == arithmetic(isa)) continue;
+    throw Error("context.isa", name(isa),
+                std::string(written == Arithmetic::fused ? "one with fused multiply-add" : "sse4") +
+                    ", as slot " + std::to_string(slot) + " was written with");
+  }
 }
 
 Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& context,
@@ -135,7 +154,9 @@ Ran make_ran(const ForwardArgs& args, const Plan& plan, const CpuContext& contex
   ran.cuts = plan.cuts;
   const int threads = thread_count(context);
   ran.threads = workers(cut(args, plan, threads), threads);
-  if (args.serving.states) check_arithmetic(args.serving.states->memory(), ran.isa);
+  if (args.serving.states) {
+    check_arithmetic(args.serving.states->memory(), args.serving.slots, plan.N, ran.isa);
+  }
   if (check_memory) check_workspace(args, workspace_bytes(args, plan, ran));
   return ran;
 }
@@ -162,11 +183,6 @@ void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext&
   const Stops stops = sort_checkpoints(serving, plan);
   const HeadKernels kernels = head_kernels(ran.isa, plan.precision);
   const HeadKernel kernel = pass == Pass::chunked ? kernels.forward : kernels.recurrent;
-  // Nothing throws from here on.
-  if (serving.states && !serving.draft) {
-    serving.states->memory().fused = is_fused(ran.isa);
-    serving.states->memory().written = true;
-  }
   run_tasks(context, c.heads * c.groups, ran.threads, [&](std::int64_t i, int worker) {
     HeadTask task;
     const std::int64_t head = i / c.groups, group = i % c.groups;
@@ -187,6 +203,7 @@ void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext&
     auto* own = static_cast<std::byte*>(scratch) + bytes * static_cast<std::size_t>(worker);
     kernel(args, plan, task, own, group == 0 ? counts[static_cast<std::size_t>(worker)] : ignored);
   });
+  if (serving.states) record_arithmetic(serving, plan, ran.isa);
   for (std::int64_t n = 0; n < plan.N; ++n) {
     if (slot_of(serving.slots, n) >= 0) continue;
     const Stretch padding = stretch(args, plan, n);

@@ -12,8 +12,10 @@ namespace kda::cpu {
 // The instruction set of a call. Throws Error for a context that this machine cannot serve.
 Isa choose_isa(const CpuContext& context);
 
-// Streaming states keep to instruction sets with, or without, fused multiply-add.
-void check_arithmetic(const StreamingStates::Memory& states, Isa isa);
+// A streaming state keeps to instruction sets with, or without, fused multiply-add. Throws Error
+// for a slot of sequences 0..N-1 that was written with the other kind.
+void check_arithmetic(const StreamingStates::Memory& states, const ConstTensor& slots,
+                      std::int64_t N, Isa isa);
 
 // The checks that belong to this backend: instruction set, thread count, workspace. Throws Error.
 // check_memory false leaves args.workspace out.

@@ -55,8 +55,8 @@ HWY_INLINE void chain(Vec<Number<Dot>> (&acc)[R][NV], Left<Element<Dot>> left,
   }
 }
 
-// R rows of out[rows][kPanel] (times scale[row], if kScaled) += left right (+ rest right, if rest has
-// data: the same chain goes on with it).
+// R rows of out[rows][kPanel] (times scale[row], if kScaled) += left right (+ rest right, if rest
+// has data: the same chain goes on with it).
 template <int R, bool kScaled, class Dot>
 HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
                            Left<Element<Dot>> left, Left<Element<Dot>> rest,
@@ -91,8 +91,8 @@ HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
 // parts has its rest, strided as itself, in `rest`.
 template <bool kScaled, class Dot>
 HWY_INLINE void panel_product(std::size_t rows, Number<Dot>* out, std::size_t out_step,
-                              Left<Element<Dot>> left, const Element<Dot>* right,
-                              std::size_t depth, const Element<Dot>* rest = nullptr,
+                              Left<Element<Dot>> left, const Element<Dot>* right, std::size_t depth,
+                              const Element<Dot>* rest = nullptr,
                               const Number<Dot>* scale = nullptr) {
   std::size_t r = 0;
   const auto tile = [&]<int R>() HWY_ATTR {

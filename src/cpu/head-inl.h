@@ -42,8 +42,8 @@ class Head {
   void run(HeadCounts& counts) {
     start();
     for (std::int64_t t = 0, next_stop = 0;;) {
-      std::int64_t end = std::min(t + plan_.chunk - static_cast<std::int64_t>(chunks_.length()),
-                                  tokens_.count());
+      std::int64_t end =
+          std::min(t + plan_.chunk - static_cast<std::int64_t>(chunks_.length()), tokens_.count());
       const bool has_stop = next_stop < static_cast<std::int64_t>(task_.stop_count);
       if (has_stop) end = std::min(end, task_.stops[next_stop].offset);
       counts.chunks += chunks_.length() == 0 && t < end;
@@ -81,6 +81,8 @@ class Head {
       chunks_.resume();
       return;
     }
+    // Nothing of the slot's last sequence stays, not even in rows that are never read.
+    if (states_ && !draft()) std::memset(kept_memory_, 0, states_->head_bytes);
     for (std::size_t p = 0; p < task_.panels; ++p) {
       T* S = kept_.S + p * shape_.K * kPanel;
       if (task_.from_zero || !args_.initial_state) {
@@ -152,7 +154,10 @@ class Head {
   void finish() {
     chunks_.count_open_window();
     if (states_) {
-      *draft_of(task_.slot).count = draft() ? tokens_.count() : 0;
+      // Tokens that are appended, or drafted, take the place of drafts that wait.
+      if (draft() || tokens_.count() > 0) {
+        *draft_of(task_.slot).count = draft() ? tokens_.count() : 0;
+      }
     } else if (args_.final_state) {
       store_plain(args_.final_state, task_.slot);
     }
@@ -202,9 +207,8 @@ void commit_draft(StreamingStates::Memory& states, std::int64_t slot, std::int64
   SlotHead<Dot> head(states.shape, states.plan, states.head(slot, hv), scratch);
   const TileShape& shape = head.shape;
   const std::size_t Kp = shape.Kp(), panels = shape.panels;
-  const Draft<T> d =
-      place_draft<T>(shape, states.max_draft,
-                     states.head(slot, hv) + kept_bytes(states.plan.precision, shape));
+  const Draft<T> d = place_draft<T>(
+      shape, states.max_draft, states.head(slot, hv) + kept_bytes(states.plan.precision, shape));
   const auto count = static_cast<std::size_t>(tokens);
   for (std::size_t i = 0; i < count;) {
     const std::size_t first = i, first_row = head.chunks.length();

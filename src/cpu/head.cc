@@ -47,19 +47,22 @@ void recurrent(const ForwardArgs& args, const Plan& plan, const HeadTask& task, 
 template <class Dot>
 HeadKernels kernels_of() {
   using K = Kernels<Dot>;
-  using Recurrence = std::conditional_t<std::is_same_v<typename Dot::Format, Exact64>, Exact64, Fp32>;
+  using Recurrence =
+      std::conditional_t<std::is_same_v<typename Dot::Format, Exact64>, Exact64, Fp32>;
   return {K::forward, recurrent<Recurrence>, K::commit, K::plain};
 }
 
 HeadKernels kernels(Precision precision, [[maybe_unused]] bool native_pairs) {
   switch (precision) {
-    case Precision::exact64: return kernels_of<FusedDot<Exact64>>();
+    case Precision::exact64:
+      return kernels_of<FusedDot<Exact64>>();
     case Precision::mixed:
 #if HWY_TARGET == HWY_AVX3
       if (native_pairs) return kernels_of<NativePairDot>();
 #endif
       return kernels_of<PairDot>();
-    default: return kernels_of<FusedDot<Fp32>>();
+    default:
+      return kernels_of<FusedDot<Fp32>>();
   }
 }
 

@@ -21,8 +21,8 @@ void library_parallel_for(int threads, std::int64_t n, const Body& body) {
   // oneTBB prints a warning when it is asked for more than it may have.
   const std::size_t allowed =
       tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
-  tbb::task_arena arena(static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(threads),
-                                                               allowed)));
+  tbb::task_arena arena(
+      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(threads), allowed)));
   arena.execute([&] {
     tbb::parallel_for(
         tbb::blocked_range<std::int64_t>(0, n, 1),
@@ -38,8 +38,8 @@ void library_parallel_for(int, std::int64_t n, const Body& body) {
   threads.reserve(static_cast<std::size_t>(n - 1));
   try {
     for (std::int64_t i = 1; i < n; ++i) threads.emplace_back([&body, i] { body(i); });
-  } catch (const std::system_error&) {
-    // No more threads to be had: the workers that run take all tasks.
+  } catch (...) {
+    // No more threads, or memory for them, to be had: the workers that run take all tasks.
   }
   body(0);
   for (std::thread& t : threads) t.join();

@@ -6,7 +6,8 @@
 namespace kda::cpu {
 
 // Fused multiply-adds in registers, fp32, two operations each; operations per second on `threads`
-// threads of the context's pool. Where isa has no fused multiply-add, multiplications and additions.
+// threads of the context's pool. Where isa has no fused multiply-add, multiplications and
+// additions.
 double fma_peak(Isa isa, const CpuContext& context, int threads);
 
 // The same for pairs of bf16 products (VDPBF16PS), four operations each lane; 0 without it.

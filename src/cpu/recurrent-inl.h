@@ -35,8 +35,8 @@ class Recurrent {
         task_(task),
         shape_(head_shape(plan, task.panels)),
         work_(place_work<F>(shape_, scratch)),
-        kept_(place_kept<F>(shape_, static_cast<char*>(scratch) +
-                                        work_bytes(plan.precision, shape_))),
+        kept_(place_kept<F>(shape_,
+                            static_cast<char*>(scratch) + work_bytes(plan.precision, shape_))),
         tokens_(args, plan, task, work_.dt_bias),
         K_(shape_.K),
         Kp_(shape_.Kp()) {}
@@ -125,8 +125,8 @@ class Recurrent {
       for (int n = 0; n < NV; ++n) {  // (3)
         const auto value = hn::Load(d, v + c + n * lanes);
         const auto predicted = total(sum, n);
-        z[n] = plan_.op == Op::linear ? value
-                                      : hn::Mul(hn::Set(d, beta), hn::Sub(value, predicted));
+        z[n] =
+            plan_.op == Op::linear ? value : hn::Mul(hn::Set(d, beta), hn::Sub(value, predicted));
       }
       for (auto& part : sum) {
         for (auto& s : part) s = hn::Zero(d);

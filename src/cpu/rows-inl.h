@@ -37,10 +37,14 @@ HWY_INLINE std::uint16_t round_to_bf16(float x) {
 template <class T>
 HWY_INLINE T load_element(const void* data, DType dtype, std::int64_t index) {
   switch (dtype) {
-    case DType::f64: return static_cast<T>(static_cast<const double*>(data)[index]);
-    case DType::f32: return static_cast<T>(static_cast<const float*>(data)[index]);
-    case DType::bf16: return float_from_bf16(static_cast<const std::uint16_t*>(data)[index]);
-    default: return float_from_f16(static_cast<const std::uint16_t*>(data)[index]);
+    case DType::f64:
+      return static_cast<T>(static_cast<const double*>(data)[index]);
+    case DType::f32:
+      return static_cast<T>(static_cast<const float*>(data)[index]);
+    case DType::bf16:
+      return float_from_bf16(static_cast<const std::uint16_t*>(data)[index]);
+    default:
+      return float_from_f16(static_cast<const std::uint16_t*>(data)[index]);
   }
 }
 
@@ -53,14 +57,19 @@ HWY_INLINE void load_row(const void* data, DType dtype, std::int64_t index, std:
   };
   const auto same = [](auto x) { return x; };
   switch (dtype) {
-    case DType::f64: convert(static_cast<const double*>(data) + index, same); break;
-    case DType::f32: convert(static_cast<const float*>(data) + index, same); break;
+    case DType::f64:
+      convert(static_cast<const double*>(data) + index, same);
+      break;
+    case DType::f32:
+      convert(static_cast<const float*>(data) + index, same);
+      break;
     case DType::bf16:
       convert(static_cast<const std::uint16_t*>(data) + index, [](std::uint16_t x) {
         return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
       });
       break;
-    default: convert(static_cast<const std::uint16_t*>(data) + index, float_from_f16);
+    default:
+      convert(static_cast<const std::uint16_t*>(data) + index, float_from_f16);
   }
   std::fill(row + n, row + padded, T(0));
 }
@@ -93,7 +102,8 @@ template <class T>
 HWY_INLINE T largest(const T* HWY_RESTRICT row, std::size_t padded) {
   const Tag<T> d;
   auto m = hn::Zero(d);
-  for (std::size_t i = 0; i < padded; i += hn::Lanes(d)) m = hn::Max(m, hn::Abs(hn::Load(d, row + i)));
+  for (std::size_t i = 0; i < padded; i += hn::Lanes(d))
+    m = hn::Max(m, hn::Abs(hn::Load(d, row + i)));
   return hn::GetLane(hn::MaxOfLanes(d, m));
 }
 
@@ -188,9 +198,9 @@ HWY_INLINE void store_bits(Vec<T> gate, double* HWY_RESTRICT bits) {
 template <class T>
 struct GateForm {
   Gate gate = Gate::log;
-  T rate = 1;                      // exp(A_log)
-  T bound = 0;                     // lower_bound
-  const T* dt_bias = nullptr;      // [Kp]
+  T rate = 1;                  // exp(A_log)
+  T bound = 0;                 // lower_bound
+  const T* dt_bias = nullptr;  // [Kp]
 };
 
 // bits[0..n) from x[0..padded), zero from n on.
@@ -203,9 +213,8 @@ HWY_INLINE void gate_bits(const GateForm<T>& form, const T* HWY_RESTRICT x, std:
     auto g = hn::Load(d, x + i);
     if (form.gate != Gate::log) {
       g = hn::Add(g, hn::Load(d, form.dt_bias + i));
-      g = form.gate == Gate::bounded
-              ? hn::Mul(sigmoid<T>(hn::Mul(rate, g)), hn::Set(d, form.bound))
-              : hn::Neg(hn::Mul(rate, softplus<T>(g)));
+      g = form.gate == Gate::bounded ? hn::Mul(sigmoid<T>(hn::Mul(rate, g)), hn::Set(d, form.bound))
+                                     : hn::Neg(hn::Mul(rate, softplus<T>(g)));
     }
     store_bits<T>(g, bits + i);
   }
@@ -222,7 +231,8 @@ HWY_INLINE T sigmoid_of(T x) {
 template <class T>
 HWY_INLINE T exp_of(T x) {
   const T e = hn::GetLane(exp_negative<T>(hn::Set(Tag<T>(), x < 0 ? x : -x)));
-  return x < 0 ? e : 1 / e;
+  // Beyond the range the largest number: an infinity times a gate of 0 would be NaN.
+  return x < 0 ? e : std::min(1 / e, std::numeric_limits<T>::max());
 }
 
 }  // namespace kda::cpu::HWY_NAMESPACE

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checks.h"
+#include "cpu/float_mode.h"
 #include "cpu/forward.h"
 #include "cpu/head.h"
 #include "cpu/parallel.h"
@@ -63,12 +64,6 @@ std::string slot_range(std::int64_t slots) {
   return "a slot from 0 to " + std::to_string(slots - 1);
 }
 
-// Position and draft count of a slot: those of its first head, since all heads move together.
-cpu::Position& position_of(const StreamingStates::Memory& m, std::int64_t slot, std::int64_t hv) {
-  // The position is the first piece of what is kept, whatever the precision.
-  return *reinterpret_cast<cpu::Position*>(m.head(slot, hv));
-}
-
 std::int64_t& draft_count(const StreamingStates::Memory& m, std::int64_t slot, std::int64_t hv) {
   return *reinterpret_cast<std::int64_t*>(m.head(slot, hv) +
                                           cpu::kept_bytes(m.plan.precision, m.shape));
@@ -104,6 +99,7 @@ StreamingStates::StreamingStates(std::int64_t HV, std::int64_t K, std::int64_t V
   try {
     memory_ = std::make_unique<Memory>();
     Memory& m = *memory_;
+    const cpu::FloatMode mode(cpu::Denormals::kept);
     m.plan = make_state_plan(options);
     m.plan.HV = HV;
     m.plan.K = K;
@@ -143,7 +139,7 @@ std::size_t StreamingStates::slot_bytes() const { return memory_->slot_bytes; }
 
 std::int64_t StreamingStates::tokens(std::int64_t slot) const {
   check_slot(*this, "slot", slot);
-  return position_of(*memory_, slot, 0).tokens;
+  return memory_->position(slot, 0).tokens;
 }
 
 std::int64_t StreamingStates::draft_tokens(std::int64_t slot) const {
@@ -192,7 +188,8 @@ void StreamingStates::load_slot(std::int64_t slot, const void* bytes, std::size_
         own.tokens == place.tokens && own.length == place.length && own_drafts == drafts;
     const bool inside = own.length >= 0 && own.length < m.plan.chunk && own.first >= 0 &&
                         own.first <= own.length && own.tokens >= own.length && own_drafts >= 0 &&
-                        own_drafts <= m.max_draft;
+                        own_drafts <= m.max_draft && own.arithmetic >= cpu::Arithmetic::none &&
+                        own.arithmetic <= cpu::Arithmetic::unfused;
     if (!same || !inside) {
       throw Error("bytes", "no streaming state of this form", "what slot_data() gave");
     }
@@ -207,8 +204,8 @@ template <class Task>
 void each_head(const StreamingStates& states, std::int64_t N, const CpuContext& context,
                const Task& task) {
   const StreamingStates::Memory& m = states.memory();
-  const int threads = static_cast<int>(
-      std::clamp<std::int64_t>(N * m.plan.HV, 1, cpu::thread_count(context)));
+  const int threads =
+      static_cast<int>(std::clamp<std::int64_t>(N * m.plan.HV, 1, cpu::thread_count(context)));
   const std::size_t bytes = cpu::work_bytes(m.plan.precision, m.shape);
   std::unique_ptr<std::byte[], StreamingStates::Memory::Free> scratch;
   try {
@@ -227,12 +224,12 @@ void commit(StreamingStates& states, const ConstTensor& slots, const ConstTensor
             const CpuContext& context) {
   StreamingStates::Memory& m = states.memory();
   const Isa isa = cpu::choose_isa(context);
-  cpu::check_arithmetic(m, isa);
   const Argument count_argument = {"counts", counts};
   check_view(count_argument, {{"N", 0, true}}, kIndexTypes, "commit");
   check_input_memory(count_argument);
   const std::int64_t N = counts.shape[0];
   check_slots(slots, N, m.slots);
+  cpu::check_arithmetic(m, slots, N, isa);
   for (std::int64_t n = 0; n < N; ++n) {
     const std::int64_t slot = slot_of(slots, n), count = index_at(counts, n);
     if (slot < 0) continue;
@@ -252,10 +249,10 @@ void plain_states(const StreamingStates& states, const ConstTensor& slots, const
                   const CpuContext& context) {
   const StreamingStates::Memory& m = states.memory();
   const Isa isa = cpu::choose_isa(context);
-  cpu::check_arithmetic(m, isa);
   Plan plan = m.plan;
-  plan.N = slots ? slots.shape[0] : m.slots;
+  plan.N = slots ? slots.shape[0] : out.tensor.shape[0];
   check_slots(slots, plan.N, m.slots);
+  cpu::check_arithmetic(m, slots, plan.N, isa);
   check_state_output("out", out, plan, plan.N);
   const cpu::PlainKernel kernel = cpu::head_kernels(isa, m.plan.precision).plain;
   each_head(states, plan.N, context, [&](std::int64_t n, std::int64_t hv, std::byte* scratch) {

@@ -22,9 +22,13 @@ struct StreamingStates::Memory {
   std::int64_t slots = 0;
   int max_draft = 0;
   std::size_t head_bytes = 0, slot_bytes = 0;
-  bool fused = true;      // the multiply-adds of the instruction set that wrote the slots
-  bool written = false;   // a call has decided `fused`
   std::unique_ptr<std::byte[], Free> bytes;
+
+  // The place of one head's chunk. All heads of a slot have the same tokens; windows are each
+  // head's own.
+  cpu::Position& position(std::int64_t slot, std::int64_t hv) const {
+    return *reinterpret_cast<cpu::Position*>(head(slot, hv));  // the first piece of what is kept
+  }
 
   std::byte* head(std::int64_t slot, std::int64_t hv) const {
     return bytes.get() + static_cast<std::size_t>(slot) * slot_bytes +

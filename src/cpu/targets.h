@@ -28,11 +28,12 @@
 #endif
 
 // return CALL of the namespace that was compiled for isa; CALL is a function of every target.
-#define KDA_RETURN_FOR_ISA(isa, CALL)                        \
-  switch (isa) {                                             \
-    KDA_IF_SSE4(case Isa::sse4 : return N_SSE4::CALL;)       \
-    KDA_IF_AVX2(case Isa::avx2 : return N_AVX2::CALL;)       \
-    KDA_IF_AVX512(case Isa::avx512 : return N_AVX3::CALL;)   \
-    KDA_IF_NEON(case Isa::neon : return N_NEON::CALL;)       \
-    default: return {};                                      \
+#define KDA_RETURN_FOR_ISA(isa, CALL)                      \
+  switch (isa) {                                           \
+    KDA_IF_SSE4(case Isa::sse4 : return N_SSE4::CALL;)     \
+    KDA_IF_AVX2(case Isa::avx2 : return N_AVX2::CALL;)     \
+    KDA_IF_AVX512(case Isa::avx512 : return N_AVX3::CALL;) \
+    KDA_IF_NEON(case Isa::neon : return N_NEON::CALL;)     \
+    default:                                               \
+      return {};                                           \
   }

@@ -41,8 +41,14 @@ class Chunks {
  public:
   Chunks(const TileShape& shape, const ChunkForm& form, Kept<F>& kept, Work<F>& work,
          WindowCounts& counts)
-      : shape_(shape), form_(form), kept_(kept), work_(work), counts_(counts),
-        factors_(shape, form, kept, work), Kp_(shape.Kp()), Cp_(shape.Cp()) {}
+      : shape_(shape),
+        form_(form),
+        kept_(kept),
+        work_(work),
+        counts_(counts),
+        factors_(shape, form, kept, work),
+        Kp_(shape.Kp()),
+        Cp_(shape.Cp()) {}
 
   // An empty chunk over the state in kept.S.
   void begin() {
@@ -128,10 +134,10 @@ class Chunks {
       const std::size_t stop = std::min(i + kRowBlock, end), terms = (stop + kTerms - 1) / kTerms;
       T* out = work_.output + (2 * i + 1) * kPanel;
       const auto product = [&](const Element* rows, std::size_t step, const Element* rest)
-          HWY_ATTR {
-            panel_product<false, Dot>(stop - i, out, 2 * kPanel, {rows, step, 1}, Z_operand, terms,
-                                      rest);
-          };
+                               HWY_ATTR {
+                                 panel_product<false, Dot>(stop - i, out, 2 * kPanel,
+                                                           {rows, step, 1}, Z_operand, terms, rest);
+                               };
       if constexpr (kTerms == 1) {
         product(work_.scores + (2 * i + 1) * Cp_, 2 * Cp_, nullptr);
       } else {
@@ -139,6 +145,7 @@ class Chunks {
         product(work_.scores_high + i * step, step, work_.scores_low + i * step);
       }
     }
+    drop_zero_signs(begin, end);
   }
 
   bool full() const { return length() == shape_.chunk; }
@@ -185,8 +192,8 @@ class Chunks {
     const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
     const std::size_t terms = (length() + kTerms - 1) / kTerms;
     const Element* Z = kept_.Z_operand + panel * value_step * kPanel;
-    panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms,
-                             work_.end_low, work_.decay);
+    panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms, work_.end_low,
+                             work_.decay);
   }
 
   HWY_INLINE void round_state(T* S, std::size_t count) {
@@ -204,7 +211,20 @@ class Chunks {
     if constexpr (kTerms > 1) {
       const std::size_t step = (shape_.K + 1) / 2;
       for (std::size_t p = 0; p < shape_.panels; ++p) {
-        pack_rows(kept_.S + p * shape_.K * kPanel, 0, shape_.K, kept_.S_operand + p * step * kPanel);
+        pack_rows(kept_.S + p * shape_.K * kPanel, 0, shape_.K,
+                  kept_.S_operand + p * step * kPanel);
+      }
+    }
+  }
+
+  // -0 becomes +0 in O of tokens [begin, end): terms of masked entries, which a longer piece has
+  // more of, would make it so.
+  HWY_INLINE void drop_zero_signs(std::size_t begin, std::size_t end) {
+    const Tag<T> d;
+    for (std::size_t i = begin; i < end; ++i) {
+      T* row = work_.output + (2 * i + 1) * kPanel;
+      for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
+        hn::Store(hn::Add(hn::Load(d, row + c), hn::Zero(d)), d, row + c);
       }
     }
   }
@@ -217,8 +237,8 @@ class Chunks {
       for (std::size_t r = begin; r < end; r += 2) {
         for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
           const auto even = bf16_bits(hn::Load(d, rows + r * kPanel + c));
-          const auto odd = r + 1 < end ? bf16_bits(hn::Load(d, rows + (r + 1) * kPanel + c))
-                                       : hn::Zero(du);
+          const auto odd =
+              r + 1 < end ? bf16_bits(hn::Load(d, rows + (r + 1) * kPanel + c)) : hn::Zero(du);
           hn::Store(pack(even, odd), du, pairs + r / 2 * kPanel + c);
         }
       }

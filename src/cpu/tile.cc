@@ -78,9 +78,12 @@ template <template <class> class Pieces>
 std::size_t bytes(Precision precision, const TileShape& shape) {
   const auto of = [&]<class F>(Pieces<F> pieces) { return walk(shape, nullptr, pieces); };
   switch (precision) {
-    case Precision::exact64: return of(Pieces<Exact64>{});
-    case Precision::mixed: return of(Pieces<Mixed>{});
-    default: return of(Pieces<Fp32>{});
+    case Precision::exact64:
+      return of(Pieces<Exact64>{});
+    case Precision::mixed:
+      return of(Pieces<Mixed>{});
+    default:
+      return of(Pieces<Fp32>{});
   }
 }
 
@@ -108,8 +111,8 @@ Work<F> place_work(const TileShape& shape, void* memory) {
   return work;
 }
 
-#define KDA_PLACE(F)                                         \
-  template Kept<F> place_kept<F>(const TileShape&, void*);   \
+#define KDA_PLACE(F)                                       \
+  template Kept<F> place_kept<F>(const TileShape&, void*); \
   template Work<F> place_work<F>(const TileShape&, void*);
 KDA_PLACE(Exact64)
 KDA_PLACE(Fp32)

@@ -45,11 +45,16 @@ struct TileShape {
   std::size_t Cp() const { return round_up(chunk, kPad); }  // columns of A and of the key operand
 };
 
+// Whether multiply-adds round once or twice: the one difference between instruction sets that the
+// bits show.
+enum class Arithmetic : std::int32_t { none, fused, unfused };
+
 // The open chunk's place in its sequence.
 struct Position {
-  std::int64_t tokens = 0;  // of the sequence, the open chunk's included
-  std::int32_t length = 0;  // tokens in the open chunk
-  std::int32_t first = 0;   // of these, the open window's first
+  std::int64_t tokens = 0;                   // of the sequence, the open chunk's included
+  std::int32_t length = 0;                   // tokens in the open chunk
+  std::int32_t first = 0;                    // of these, the open window's first
+  Arithmetic arithmetic = Arithmetic::none;  // that has written here; kept for a slot's first head
 };
 
 // The state at the last chunk boundary and what is kept of the open chunk's tokens: a streaming
@@ -63,13 +68,13 @@ struct Kept {
   Element* S_operand;  // [panels][K / kTerms, rounded up][kPanel]; kTerms 1: S itself
   T* Z;                // [panels][chunk][kPanel]  z_j of (8)
   Element* Z_operand;  // [panels][chunk / kTerms, rounded up][kPanel]; kTerms 1: Z itself
-  T* key;              // [chunk][Kp]  k_j 2^-fraction(L_j); L_j: bits of the gates from the window's
-                       //              first token to j
-  T* whole;            // [chunk][Kp]  whole(L_j)
-  Element* columns;    // [Kp / kTerms][Cp] right factors of (11) and (12), a token each
-  T* key_scale;        // [Cp]         powers of two that were taken out of the columns
-  double* local;       // [Kp]         L of the last token
-  double* start;       // [Kp]         bits of the gates from the chunk's start to the window's first
+  T* key;            // [chunk][Kp]  k_j 2^-fraction(L_j); L_j: bits of the gates from the window's
+                     //              first token to j
+  T* whole;          // [chunk][Kp]  whole(L_j)
+  Element* columns;  // [Kp / kTerms][Cp] right factors of (11) and (12), a token each
+  T* key_scale;      // [Cp]         powers of two that were taken out of the columns
+  double* local;     // [Kp]         L of the last token
+  double* start;     // [Kp]         bits of the gates from the chunk's start to the window's first
   Position* position;  // [1]
 };
 
@@ -84,20 +89,20 @@ struct Work {
   T* scores;             // [2 chunk][Cp]  -A_kk and A_qk
   Element* scores_high;  // [chunk][Cp / kTerms] A_qk as operands, } kTerms 1: scores itself
   Element* scores_low;   // [chunk][Cp / kTerms] in two parts      }
-  T* row_scale;          // [2 chunk] powers of two that were taken out of the rows; row 2 i: -beta_i
-  T* beta;               // [chunk]
-  T* output;             // [2 chunk][kPanel] V - K~ S and the outputs, one panel
-  Element* end_high;     // [chunk / kTerms, rounded up][Kp] k_j exp(G_last - G_j)
-  Element* end_low;      // the rest of it; kTerms 1: absent
-  T* decay;              // [Kp]  exp(G_last)
-  T* fold;               // [K][kPanel] a panel of S with the open chunk folded in
-  T* row;                // [2 Kp] the row being loaded: k, then q
-  T* dt_bias;            // [Kp]
-  T* start_power;        // [Kp]  2^fraction(start)
-  T* start_whole;        // [Kp]  whole(start)
-  double* gate;          // [Kp]  the token's gate, in bits
-  double* sums;          // [chunk][Kp]   L_i      } midpoint only
-  T* plain;              // [2 chunk][Kp] k_i, q_i } midpoint only
+  T* row_scale;       // [2 chunk] powers of two that were taken out of the rows; row 2 i: -beta_i
+  T* beta;            // [chunk]
+  T* output;          // [2 chunk][kPanel] V - K~ S and the outputs, one panel
+  Element* end_high;  // [chunk / kTerms, rounded up][Kp] k_j exp(G_last - G_j)
+  Element* end_low;   // the rest of it; kTerms 1: absent
+  T* decay;           // [Kp]  exp(G_last)
+  T* fold;            // [K][kPanel] a panel of S with the open chunk folded in
+  T* row;             // [2 Kp] the row being loaded: k, then q
+  T* dt_bias;         // [Kp]
+  T* start_power;     // [Kp]  2^fraction(start)
+  T* start_whole;     // [Kp]  whole(start)
+  double* gate;       // [Kp]  the token's gate, in bits
+  double* sums;       // [chunk][Kp]   L_i      } midpoint only
+  T* plain;           // [2 chunk][Kp] k_i, q_i } midpoint only
 };
 
 // Bytes of what is kept of one head, and of one worker's scratch; multiples of 64.

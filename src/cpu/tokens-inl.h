@@ -101,17 +101,17 @@ class Tokens {
   }
 
   std::size_t columns(std::size_t panel) const {
-    return static_cast<std::size_t>(
-        std::min<std::int64_t>(kPanel, plan_.V - first_column(panel)));
+    return static_cast<std::size_t>(std::min<std::int64_t>(kPanel, plan_.V - first_column(panel)));
   }
 
   void read_gate_form(T* dt_bias) {
     gate_form_.gate = plan_.gate;
     if (plan_.gate == Gate::log) return;
-    gate_form_.bound = static_cast<T>(plan_.lower_bound);
+    gate_form_.bound = static_cast<T>(
+        std::max(plan_.lower_bound, static_cast<double>(std::numeric_limits<T>::lowest())));
     if (args_.A_log) {
-      gate_form_.rate = exp_of(load_element<T>(args_.A_log.data, args_.A_log.dtype,
-                                               task_.hv * args_.A_log.stride[0]));
+      gate_form_.rate = exp_of(
+          load_element<T>(args_.A_log.data, args_.A_log.dtype, task_.hv * args_.A_log.stride[0]));
     }
     std::fill(dt_bias, dt_bias + Kp_, T(0));
     if (args_.dt_bias) {
@@ -133,8 +133,7 @@ class Tokens {
       std::fill(bits, bits + Kp_, 0.0);
       return;
     }
-    const std::int64_t index =
-        where_.row * g.stride[0] + t * g.stride[1] + task_.hv * g.stride[2];
+    const std::int64_t index = where_.row * g.stride[0] + t * g.stride[1] + task_.hv * g.stride[2];
     if (plan_.op == Op::kda) {
       load_row<T>(g.data, g.dtype, index, K_, Kp_, x);
     } else {
@@ -172,14 +171,14 @@ class Tokens {
 // Calls f(row of kPanel numbers, index of its first number in the state tensor, step between them)
 // for the K rows of one panel of a plain state.
 template <class TensorT, class F>
-HWY_INLINE void each_state_row(const BasicState<TensorT>& state, std::int64_t slot,
-                               std::int64_t hv, std::size_t K, std::size_t first_column, F f) {
+HWY_INLINE void each_state_row(const BasicState<TensorT>& state, std::int64_t slot, std::int64_t hv,
+                               std::size_t K, std::size_t first_column, F f) {
   const auto& x = state.tensor;
   const bool key_first = state.layout == StateLayout::key_first;
   const std::int64_t k_step = x.stride[key_first ? 2 : 3];
   const std::int64_t v_step = x.stride[key_first ? 3 : 2];
-  const std::int64_t base = slot * x.stride[0] + hv * x.stride[1] +
-                            static_cast<std::int64_t>(first_column) * v_step;
+  const std::int64_t base =
+      slot * x.stride[0] + hv * x.stride[1] + static_cast<std::int64_t>(first_column) * v_step;
   for (std::size_t k = 0; k < K; ++k) f(k, base + static_cast<std::int64_t>(k) * k_step, v_step);
 }
 
