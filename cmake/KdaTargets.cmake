@@ -53,6 +53,12 @@ function(kda_executable target)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 endfunction()
 
+# For code whose compile time matters more than its run time: -O3 doubles the one, and hardly
+# changes the other.
+function(kda_compile_fast target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # Links those of the named targets that exist.
 function(kda_link_present target)
   foreach(name IN LISTS ARGN)
