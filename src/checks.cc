@@ -64,13 +64,12 @@ void check_alignment(const Argument& a) {
 // interleaved combs such as strides 3 and 2, which nobody needs.
 bool is_nested(const ConstTensor& t) {
   std::array<int, kMaxRank> order = {0, 1, 2, 3};
-  const auto end = order.begin() + t.rank;
-  std::sort(order.begin(), end, [&](int i, int j) { return t.stride[i] < t.stride[j]; });
+  std::sort(order.begin(), order.end(), [&](int i, int j) { return t.stride[i] < t.stride[j]; });
   std::int64_t reach = 0;
-  for (auto i = order.begin(); i != end; ++i) {
-    if (t.shape[*i] <= 1) continue;
-    if (t.stride[*i] <= reach) return false;
-    reach += (t.shape[*i] - 1) * t.stride[*i];
+  for (int i : order) {
+    if (i >= t.rank || t.shape[i] <= 1) continue;
+    if (t.stride[i] <= reach) return false;
+    reach += (t.shape[i] - 1) * t.stride[i];
   }
   return true;
 }
