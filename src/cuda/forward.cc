@@ -100,6 +100,13 @@ void check_supported(const ForwardArgs& args, const Plan& plan) {
   want(plan.reference != Reference::midpoint, "reference", name(plan.reference),
        "shifted, first_row, pairwise");
   want(!plan.neg_eigval, "neg_eigval", "true", "false");
+  want(!plan.bf16_state, "bf16_state", "true", "false");
+  const Serving& serving = args.serving;
+  want(!serving.states, "serving.states", "given", "absent");
+  want(!serving.slots, "serving.slots", "given", "absent");
+  want(!serving.has_initial_state, "serving.has_initial_state", "given", "absent");
+  want(!serving.draft, "serving.draft", "true", "false");
+  want(serving.checkpoint_count == 0, "serving.checkpoints", "given", "none");
   for (const Argument& a :
        {Argument{"q", args.q}, {"k", args.k}, {"v", args.v}, {"o", as_const(args.o)}}) {
     want_dtype(a, {DType::bf16}, "bf16");

@@ -54,7 +54,7 @@ struct ForwardParams {
 
   // The hand-over (sm90/schedule.cuh).
   char* ring;             // [lanes, slots] images
-  std::uint32_t* filled;  // [lanes, slots] warps that have written their part, ever
+  std::uint32_t* filled;  // [lanes, slots] parts of images written, ever
   std::uint32_t* taken;   // [lanes, slots] copies that consumers have taken, ever
   std::uint32_t* status;  // the caller's, or null
   int lanes, slots;

@@ -41,12 +41,6 @@ __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32
 }
 
 // ---- between blocks ----
-__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-
 // For a wait after which nothing is read that the other side wrote: no cache is emptied.
 __device__ __forceinline__ std::uint32_t load_relaxed(const std::uint32_t* p) {
   std::uint32_t value;

@@ -102,19 +102,33 @@ __device__ __forceinline__ void wgmma_tf32_n128(float (&d)[64], std::uint32_t a0
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
 }
 
-// d += +-A B, A 64 rows of 16 channels in shared memory too: the warp is free meanwhile.
+// d += +-A B, A 64 x 16, B 32 rows of 16 channels.
 template <bool kNegate>
-__device__ __forceinline__ void wgmma_bf16_n32_shared(float (&d)[16], std::uint64_t a,
-                                                      std::uint64_t b) {
+__device__ __forceinline__ void wgmma_bf16_n32(float (&d)[16], const std::uint32_t (&a)[4],
+                                               std::uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "%16, %17, p, %18, 1, 0, 0;\n}\n"
+      "{%16,%17,%18,%19}, %20, p, %21, 1, 0;\n}\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15])
-      : "l"(a), "l"(b), "n"(kNegate ? -1 : 1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kNegate ? -1 : 1));
+}
+
+// d = A B.
+__device__ __forceinline__ void wgmma_bf16_n32_first(float (&d)[16], const std::uint32_t (&a)[4],
+                                                     std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}\n"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+        "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+        "=f"(d[14]), "=f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 }  // namespace kda::cuda

@@ -36,8 +36,8 @@ __device__ __forceinline__ void zero_rest(const ForwardParams& p) {
 
 // Registers a thread in a consumer block: a block starts with 128, and waits for ever for more than
 // there are.
-inline constexpr int kScanRegisters = 168, kOutputRegisters = 128, kFeedRegisters = 40;
-static_assert(2 * kScanRegisters + kOutputRegisters + kFeedRegisters <= 4 * 128);
+inline constexpr int kScanRegisters = 208, kFeedRegisters = 40;
+static_assert(2 * kScanRegisters + 2 * kFeedRegisters <= 4 * 128);
 
 template <bool kGeneral>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -48,13 +48,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int consumers = p.lanes * p.halves;
   const int block = blockIdx.x;
   const bool consumer = block < consumers;
-  const Stages stages(base, p.halves);
+  const Stages stages{base};
   zero_rest(p);
   if (p.lanes == 0) return;
   if (consumer && threadIdx.x == 0) {
-    for (int i = 0; i < Stages::kMost; ++i) {
+    for (int i = 0; i < Stages::kCount; ++i) {
       mbarrier_init(stages.full(i), 1);
-      mbarrier_init(stages.empty(i), p.halves == 1 ? 12 : 8);  // warps that read a stage
+      mbarrier_init(stages.empty(i), p.halves == 1 ? 8 : 4);  // warps that read a stage
     }
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
@@ -69,13 +69,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = p.halves == 1 ? block : block / 2, half = p.halves == 1 ? 0 : block % 2;
   if (group < 2) {
     raise_registers<kScanRegisters>();
-    if (group == 0 || p.halves == 1) scan(p, stages, lane, half + group, group);
-  } else if (group == 2) {
-    write_output(p, stages, lane, half, p.halves == 1 ? 2 : 1);
+    if (group == 0 || p.halves == 1) scan(p, stages, lane, half + group, stages.output(group));
   } else {
     lower_registers<kFeedRegisters>();
     const int warp = threadIdx.x / 32 - 12;
-    if (warp < stages.count && threadIdx.x % 32 == 0) feed(p, stages, lane, half, warp);
+    if (warp >= 0 && warp < Stages::kCount && threadIdx.x % 32 == 0)
+      feed(p, stages, lane, half, warp);
   }
 }
 

@@ -190,7 +190,7 @@ __device__ __forceinline__ void store_values(const Patch& at, char* image, const
   for (int i = 0; i < 4; ++i) store_global(flip(to, i << 4) + i * 128, v[i]);
 }
 
-// Says that this warp's part of an image is written; late, when its stores are long done, but
+// Says that a part of an image is written: the solve late, when its stores are long done, but
 // before the wait for another place. The fence between these stores and the copy engine's reads is
 // on the reader's side (stages.cuh).
 __device__ __forceinline__ void signal(std::uint32_t* filled, int lane) {
@@ -220,7 +220,7 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
   meet();
   if (ledger.task[0].left > 0) fetch_task<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
   GateForm form;
-  std::uint32_t* unsignalled = nullptr;
+  std::uint32_t* unsignalled = nullptr;  // the solver's
   for (int turn = 0, parity = 0;; parity ^= 1) {
     const Task& task = ledger.task[turn];
     // Addresses are cheap to compute again, and too many to keep.
@@ -272,19 +272,22 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
       multiply_windows(p, at, base, rows, image, k, q, G, 1 + threadIdx.x / 128);
     }
     meet();
+    uint4 v[4];
+    load_patch<!kGeneral>(task.v, p.v, at.token, at.piece, left, v);
     if (single) multiply_operands(base, rows, image, false, warp, lane, 0, kChunk);
+    store_values(at, image, v);
     meet();
     const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
     if (next.left > 0) fetch_task<kGeneral>(p, next, at, base);
-    uint4 v[4];
-    load_patch<!kGeneral>(task.v, p.v, at.token, at.piece, left, v);
     if (warp == solver) {
       solve(base + Scratch::kA, base + Scratch::kInverse, rows + Scratch::kBeta, image + Image::kW,
             lane);
+      unsignalled = task.filled;
+    } else if (keeper) {
+      // All but the solve: what the others stored lies behind the barrier.
+      add_release(task.filled, 1);
+      ledger.advance(p, step, turn == 0 ? 2 : turn - 1);
     }
-    store_values(at, image, v);
-    unsignalled = task.filled;
-    if (keeper) ledger.advance(p, step, turn == 0 ? 2 : turn - 1);
     turn = turn == 2 ? 0 : turn + 1;
   }
   signal(unsignalled, lane);

@@ -1,7 +1,8 @@
-// Stage 3, the consumer: a warpgroup carries the state of one value head for 64 of its value
+// Stages 3 and 4, the consumer: a warpgroup carries the state of one value head for 64 of its value
 // channels, transposed (rows: value channels) in its accumulators, over the chunks of a tile:
 //
 //   U = V - (exp(G) K) S      Z = W U                                    (8)
+//   O = scale (exp(G) Q) S + A_qk Z                                      (9)
 //   S = exp(G_last) S + (exp(G_last - G) K)^T Z                          (10)
 //
 // Products with the state take bf16 operands, those over the chunk's tokens tf32.
@@ -15,6 +16,7 @@
 #include "cuda/device/wgmma.cuh"
 #include "cuda/params.h"
 #include "cuda/sm90/image.cuh"
+#include "cuda/sm90/output.cuh"
 #include "cuda/sm90/schedule.cuh"
 #include "cuda/sm90/stages.cuh"
 
@@ -53,22 +55,47 @@ __device__ __forceinline__ void store_state(const ForwardParams& p, const Tile& 
   });
 }
 
-// V^T of 16 value channels a warp, columns of tokens in the order of `slot`.
-__device__ __forceinline__ void load_values(std::uint32_t values, int warp, int lane,
-                                            float (&u)[16]) {
-#pragma unroll
-  for (int t = 0; t < 4; t += 2) {
-    std::uint32_t r[4];
+// What a chunk needs besides products: V^T of 16 value channels a warp, columns of tokens in the
+// order of `slot`, still packed, and the decays of the thread's key channels. Loaded while the
+// matrix unit is idle: next to running products a load waits for hundreds of cycles.
+struct Ahead {
+  std::uint32_t v[2][4];
+  float4 decay[8];
+
+  __device__ __forceinline__ void load(std::uint32_t image, std::uint32_t values, int warp,
+                                       int lane) {
     const int matrix = lane >> 3;
-    const int token = (t + (matrix >> 1)) * 8 + token_of(lane & 7);
-    load_matrices_transposed(values + swizzled(token, 2 * warp + (matrix & 1)), r);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      u[(t + (j >> 1)) * 4 + (j & 1) * 2] = low_bf16(r[j]);
-      u[(t + (j >> 1)) * 4 + (j & 1) * 2 + 1] = high_bf16(r[j]);
+    for (int t = 0; t < 2; ++t) {
+      const int token = (2 * t + (matrix >> 1)) * 8 + token_of(lane & 7);
+      load_matrices_transposed(image + values + swizzled(token, 2 * warp + (matrix & 1)), v[t]);
+    }
+    const std::uint32_t at = image + Image::kDecay + (lane & 3) * 16;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) decay[i] = load_shared4(at + i * 64);
+  }
+
+  __device__ __forceinline__ void unpack_values(float (&u)[16]) const {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        u[(2 * t + (j >> 1)) * 4 + (j & 1) * 2] = low_bf16(v[t][j]);
+        u[(2 * t + (j >> 1)) * 4 + (j & 1) * 2 + 1] = high_bf16(v[t][j]);
+      }
     }
   }
-}
+
+  __device__ __forceinline__ void apply_decay(float (&s)[64]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 d = decay[i];
+      float* x = s + i * 8;
+      x[0] *= d.x, x[1] *= d.y, x[2] *= d.x, x[3] *= d.y;
+      x[4] *= d.z, x[5] *= d.w, x[6] *= d.z, x[7] *= d.w;
+    }
+  }
+};
 
 __device__ __forceinline__ void round_tf32(float (&x)[16]) {
 #pragma unroll
@@ -95,133 +122,115 @@ __device__ __forceinline__ void multiply_tokens(float (&d)[kN], const float (&x)
   }
 }
 
-// One S^T of 64 value channels in bf16 in shared memory, times 32 rows of 128 channels.
-template <bool kNegate>
-__device__ __forceinline__ void multiply_state(float (&d)[16], std::uint32_t state,
-                                               std::uint32_t rows) {
-  const std::uint64_t a = swizzled_operand(state), b = swizzled_operand(rows);
+// S^T in bf16, the A operands of eight products.
+__device__ __forceinline__ void pack_state(const float (&s)[64], std::uint32_t (&a)[8][4]) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    wgmma_bf16_n32_shared<kNegate>(d, a + (k / 4) * (64 * 128 >> 4) + 2 * (k % 4),
-                                   b + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) a[k][j] = pack_bf16(s[k * 8 + j * 2], s[k * 8 + j * 2 + 1]);
   }
 }
 
-// S in bf16 to shared memory, for this warpgroup's products and the output's.
-__device__ __forceinline__ void store_packed_state(std::uint32_t state, int warp, int lane,
-                                                   const float (&s)[64]) {
-  // stmatrix: lane 8 m + r gives row r of matrix m; m: rows + 8, then channels + 8.
-  const std::uint32_t to = state + swizzled(warp * 16 + (lane & 15), lane >> 4);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float* x = s + k * 8;
-    store_matrices((to ^ ((k % 4) << 5)) + (k / 4) * (64 * 128), pack_bf16(x[0], x[1]),
-                   pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
-  }
+// The operand of channels 16 k ... in a tile of two halves.
+__device__ __forceinline__ std::uint64_t channels(std::uint64_t tile, int k) {
+  return tile + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4);
 }
 
-// U = V - (exp(G) K) S (8), from V in u, rounded to tf32; meanwhile S decays. Ends with U there: a
+// U = V - (exp(G) K) S (8), rounded to tf32, with S in a; meanwhile S decays. Ends with U there: a
 // product left in flight over a loop's back edge, or S touched in another iteration than the
-// product that made it, has the compiler serialise them all.
-__device__ __forceinline__ void predict(std::uint32_t image, std::uint32_t state, int pair,
-                                        int warp, int lane, float (&u)[16], float (&s)[64]) {
-  store_packed_state(state, warp, lane, s);
-  fence_async_proxy_shared();
-  barrier_sync(9 + pair, 128);
+// product that made it, has the compiler serialise them all. kCall: keeps
+// the compiler from folding a tile's first call and the loop's into one, that other iteration.
+template <int kCall>
+__device__ __forceinline__ void predict(std::uint32_t image, const Ahead& ahead,
+                                        std::uint32_t (&a)[8][4], float (&u)[16], float (&s)[64]) {
+  ahead.unpack_values(u);
   pin(u);
+  pin(a);
   wgmma_fence();
-  multiply_state<true>(u, state, image + Image::kKeys);
-  wgmma_commit();
-  give(Handover::state_full, pair);
-  const std::uint32_t decay = image + Image::kDecay + (lane & 3) * 16;
+  const std::uint64_t keys = swizzled_operand(image + Image::kKeys);
 #pragma unroll
-  for (int t = 0; t < 16; t += 2) {
-    const float4 d = load_shared4(decay + t * 32);
-    float* x = s + t * 4;
-    x[0] *= d.x, x[1] *= d.y, x[2] *= d.x, x[3] *= d.y;
-    x[4] *= d.z, x[5] *= d.w, x[6] *= d.z, x[7] *= d.w;
-  }
+  for (int k = 0; k < 8; ++k) wgmma_bf16_n32<true>(u, a[k], channels(keys, k));
+  wgmma_commit();
+  asm volatile("// call %0\n" ::"n"(kCall));
+  ahead.apply_decay(s);
   wgmma_wait<0>();
   pin(u);
   round_tf32(u);
 }
 
-// Z^T for the output's warpgroup: rows of value channels, tokens in their order.
-__device__ __forceinline__ void store_z(std::uint32_t z_tile, int warp, int lane,
-                                        const float (&z)[16]) {
-  const int g = lane >> 2, q = lane & 3;
-  const std::uint32_t to = z_tile + swizzled(warp * 16 + g, 0) + q * 4;
-#pragma unroll
-  for (int t = 0; t < 4; ++t) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      store_shared((to ^ ((2 * t + (j & 1)) << 4)) + (j >> 1) * 1024, z[4 * t + j]);
-    }
-  }
-}
-
-// The chunks of one tile. half: which 64 value channels. fresh: nothing was handed over before.
+// The chunks of one tile. half: which 64 value channels.
 __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& stages,
-                                          const Tile& tile, int half, int pair, bool& fresh,
+                                          const Tile& tile, int half, std::uint32_t staging,
                                           Turn& turn) {
-  const int thread = threadIdx.x % 128;
+  const int thread = thread_of_group();
   const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
   const int value0 = half * 64 + warp * 16;
   float s[64];
   load_state(p, tile, value0, lane, s);
   const std::uint32_t my_values = Image::kValues + (p.halves == 1 ? half * Image::kHalf : 0);
-  float u[16], z[16];
+  const Output output(p, tile, value0, staging + warp * kChunk * 32, lane);
+  float u[16], z[16], o[16];
+  std::uint32_t a[8][4];
+  Ahead ahead;
+  Output::Packed packed;
   if (tile.chunks > 0) {
     mbarrier_wait(stages.full(turn.stage), turn.parity);
-    load_values(stages.image(turn.stage) + my_values, warp, lane, u);
-    if (!fresh) take(Handover::state_free, pair);
-    predict(stages.image(turn.stage), stages.pair(pair) + Stages::kState, pair, warp, lane, u, s);
+    ahead.load(stages.image(turn.stage), my_values, warp, lane);
+    pack_state(s, a);
+    predict<0>(stages.image(turn.stage), ahead, a, u, s);
   }
   for (int chunk = 0; chunk < tile.chunks; ++chunk) {
     const std::uint32_t image = stages.image(turn.stage);
+    const int mine = turn.stage;
+    const bool more = chunk + 1 < tile.chunks;
+    turn.next();
+    if (more) {
+      mbarrier_wait(stages.full(turn.stage), turn.parity);
+      ahead.load(stages.image(turn.stage), my_values, warp, lane);
+    }
     // Z = W U (8)
     pin(u);
     wgmma_fence();
     multiply_tokens<true>(z, u, swizzled_operand(image + Image::kW));
     wgmma_commit();
-    wgmma_wait<0>();
+    // O = scale (exp(G) Q) S (9), in the shadow of what waits for Z
+    wgmma_fence();
+    const std::uint64_t queries = swizzled_operand(image + Image::kQueries);
+    wgmma_bf16_n32_first(o, a[0], queries);
+#pragma unroll
+    for (int k = 1; k < 8; ++k) wgmma_bf16_n32<false>(o, a[k], channels(queries, k));
+    wgmma_commit();
+    wgmma_wait<1>();
     pin(z);
     round_tf32(z);
-    // S += (exp(G_last - G) K)^T Z (10)
+    // S += (exp(G_last - G) K)^T Z (10), O += A_qk Z (9)
     pin(z);
     pin(s);
     wgmma_fence();
     multiply_tokens<false>(s, z, swizzled_operand(image + Image::kEndKeys));
     wgmma_commit();
-    if (!fresh) take(Handover::z_free, pair);
-    fresh = false;
-    store_z(stages.pair(pair) + Stages::kZ, warp, lane, z);
-    give(Handover::z_full, pair);
-    const int mine = turn.stage;
-    const bool more = chunk + 1 < tile.chunks;
-    turn.next(stages);
-    if (more) {
-      mbarrier_wait(stages.full(turn.stage), turn.parity);
-      load_values(stages.image(turn.stage) + my_values, warp, lane, u);
-    }
-    wgmma_wait<0>();
+    multiply_tokens<false>(o, z, swizzled_operand(image + Image::kAqk));
+    wgmma_commit();
+    if (chunk > 0) output.store(packed, (chunk - 1) * kChunk);
+    wgmma_wait<1>();
     pin(s);
+    pack_state(s, a);
+    wgmma_wait<0>();
+    pin(o);
+    output.take(o, packed);
     if (lane == 0) mbarrier_arrive(stages.empty(mine));
-    if (more) {
-      take(Handover::state_free, pair);
-      predict(stages.image(turn.stage), stages.pair(pair) + Stages::kState, pair, warp, lane, u, s);
-    }
+    if (more) predict<1>(stages.image(turn.stage), ahead, a, u, s);
   }
+  if (tile.chunks > 0) output.store(packed, (tile.chunks - 1) * kChunk);
   store_state(p, tile, value0, lane, s);
 }
 
 // All tiles of a lane.
 __device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int lane,
-                                     int half, int pair) {
+                                     int half, std::uint32_t staging) {
   Turn turn;
-  bool fresh = true;
   for (int number = lane; number < p.N * p.HV; number += p.lanes) {
-    scan_tile(p, stages, Tile(p, number), half, pair, fresh, turn);
+    scan_tile(p, stages, Tile(p, number), half, staging, turn);
   }
 }
 
