@@ -21,7 +21,7 @@ build/build.ninja:
 	@cmake --preset release $(CMAKE_FLAGS)
 
 run: build ## build, then show what the library promises on this machine: kda demo
-	build/kda demo
+	build/kda demo --report build/report.html
 
 test: ## install, build, run all tests (at most 8 minutes on 2 cores)
 	@tools/install.sh test
