@@ -20,7 +20,8 @@ struct Scratch {
   static constexpr int kTile = kChunk * kHead * 2;          // [32][128] bf16
   static constexpr int kQueries = kTile;                    // rebased; the keys are at 0
   static constexpr int kGrowing = 2 * kTile;                // the keys with the growing factor
-  static constexpr int kA = 3 * kTile;                      // A_kk, beta's rows in it
+  static constexpr int kValues = 3 * kTile;                 // on their way to the image
+  static constexpr int kA = 4 * kTile;                      // A_kk, beta's rows in it
   static constexpr int kInverse = kA + kChunk * kRowA * 4;  // of the solve
   static constexpr int kSums = kInverse + kChunk * kRowInverse * 4;  // of each warp's gates
   // Per token: [k, q] (factor, undo), then all betas. Two, taken in turn: a warp that is ahead

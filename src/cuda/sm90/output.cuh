@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/global.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/smem.cuh"
 #include "cuda/params.h"
@@ -47,7 +48,9 @@ class Output {
       if (first + token >= length_) continue;
       std::uint16_t* to = row_ + (first + token) * token_ + (lane_ & 1) * 8;
       if (vectors_) {
-        *reinterpret_cast<float4*>(to) = x;
+        store_global(reinterpret_cast<char*>(to),
+                     uint4{__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                           __float_as_uint(x.w)});
       } else {
         const std::uint32_t pairs[4] = {__float_as_uint(x.x), __float_as_uint(x.y),
                                         __float_as_uint(x.z), __float_as_uint(x.w)};

@@ -76,7 +76,7 @@ struct Ledger {
   }
 };
 
-// The raw keys, queries and gates of a task to where their operands will stand.
+// The raw keys, queries and gates of a task to where their operands will stand, and its values.
 template <bool kGeneral>
 __device__ __forceinline__ void fetch_task(const ForwardParams& p, const Task& task,
                                            const Patch& at, std::uint32_t base) {
@@ -87,6 +87,7 @@ __device__ __forceinline__ void fetch_task(const ForwardParams& p, const Task& t
   }
   fetch_patch<!kGeneral>(tile, task.k, p.k, at.token, at.piece, left);
   fetch_patch<!kGeneral>(tile + Scratch::kQueries, task.q, p.q, at.token, at.piece, left);
+  fetch_patch<!kGeneral>(tile + Scratch::kValues, task.v, p.v, at.token, at.piece, left);
 }
 
 // G, the sums of the gates in bits, over the thread's own tokens.
@@ -184,10 +185,10 @@ __device__ __forceinline__ void store_decay(const Patch& at, char* image, const 
   }
 }
 
-__device__ __forceinline__ void store_values(const Patch& at, char* image, const uint4 (&v)[4]) {
+__device__ __forceinline__ void store_values(const Patch& at, std::uint32_t values, char* image) {
   char* const to = image + Image::kValues + at.by_token;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) store_global(flip(to, i << 4) + i * 128, v[i]);
+  for (int i = 0; i < 4; ++i) store_global(flip(to, i << 4) + i * 128, fetched(values, i));
 }
 
 // Says that a part of an image is written: the solve late, when its stores are long done, but
@@ -259,6 +260,7 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
     const bool single = !kGeneral || p.single;
     sum_over_warps(at, base, single ? p.shift : 0.f, before, G, total);
     if (warp == 3 && lane < 16) store_decay(at, image, total);
+    store_values(at, base + Scratch::kValues + at.tile, image);
     if (single) {
       store_operands(p, at, base, rows, image, G, total);
     } else {
@@ -272,10 +274,7 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
       multiply_windows(p, at, base, rows, image, k, q, G, 1 + threadIdx.x / 128);
     }
     meet();
-    uint4 v[4];
-    load_patch<!kGeneral>(task.v, p.v, at.token, at.piece, left, v);
     if (single) multiply_operands(base, rows, image, false, warp, lane, 0, kChunk);
-    store_values(at, image, v);
     meet();
     const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
     if (next.left > 0) fetch_task<kGeneral>(p, next, at, base);

@@ -43,20 +43,9 @@ __device__ __forceinline__ uint4 pack(const float (&y)[8]) {
 }
 
 // Four tokens by eight channels of 16-bit elements, from `row`, the place of the chunk's first
-// token, on; zeros past the chunk's `left` tokens, without a look at the memory.
-template <bool kVectors>
-__device__ __forceinline__ void load_patch(const char* row, const View& view, int token, int piece,
-                                           int left, uint4 (&x)[4]) {
-  const char* at = row + token * (view.token * 2) + piece * 16;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x[i] = uint4{0, 0, 0, 0};
-    if (token + i < left) x[i] = load_eight<kVectors>(at + i * (view.token * 2));
-  }
-}
-
-// The same into shared memory, token i at (to ^ 16 i) + 256 i. With kVectors the copies are on
-// their way until wait_for_copies(); what a thread fetches only that thread reads.
+// token, on, into shared memory, token i at (to ^ 16 i) + 256 i; zeros past the chunk's `left`
+// tokens, without a look at the memory. With kVectors the copies are on their way until
+// wait_for_copies(); what a thread fetches only that thread reads.
 template <bool kVectors>
 __device__ __forceinline__ void fetch_patch(std::uint32_t to, const char* row, const View& view,
                                             int token, int piece, int left) {

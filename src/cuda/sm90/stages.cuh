@@ -64,6 +64,7 @@ __device__ __forceinline__ void feed(const ForwardParams& p, const Stages& stage
   // an acquire would empty the L1 for each look.
   const auto wait_until_filled = [&] {
     while (load_relaxed(p.filled + place.index(p)) < (place.use() + 1) * kParts) {
+      __nanosleep(32);
     }
     fence_async_proxy();
   };
