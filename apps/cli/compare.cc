@@ -32,6 +32,8 @@ double element(const ConstTensor& t, std::int64_t offset) {
       return stored_at<std::int32_t>(t, offset);
     case DType::i64:
       return static_cast<double>(stored_at<std::int64_t>(t, offset));
+    case DType::u8:
+      return stored_at<std::uint8_t>(t, offset);
   }
   return 0;
 }
