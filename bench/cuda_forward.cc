@@ -97,7 +97,7 @@ void* zeros(std::size_t bytes) {
 ForwardArgs make_args(const Case& c, unsigned seed) {
   const std::size_t n = static_cast<std::size_t>(c.B * c.T * c.H) * 128;
   const auto wide = [&](void* p) {
-    return contiguous<const void>(keep(p), DType::bf16, {c.B, c.T, c.H, 128});
+    return contiguous(keep(p), DType::bf16, {c.B, c.T, c.H, 128});
   };
   ForwardArgs a;
   a.q = wide(random_bf16(n, seed));
@@ -105,22 +105,22 @@ ForwardArgs make_args(const Case& c, unsigned seed) {
   a.v = wide(random_bf16(n, seed + 2));
   a.g = wide(random_bf16(n, seed + 3));
   a.beta =
-      contiguous<const void>(keep(random_bf16(n / 128, seed + 4)), DType::bf16, {c.B, c.T, c.H});
+      contiguous(keep(random_bf16(n / 128, seed + 4)), DType::bf16, {c.B, c.T, c.H});
   std::vector<float> uniform(static_cast<std::size_t>(c.H) * 129);
   std::mt19937 generator(seed + 5);
   for (float& x : uniform) x = std::uniform_real_distribution<float>(0, 1)(generator);
   char* parameters = static_cast<char*>(zeros(uniform.size() * 4));
   check(cudaMemcpy(parameters, uniform.data(), uniform.size() * 4, cudaMemcpyHostToDevice), "copy");
-  a.A_log = contiguous<const void>(parameters, DType::f32, {c.H});
-  a.dt_bias = contiguous<const void>(parameters + c.H * 4, DType::f32, {c.H, 128});
+  a.A_log = contiguous(parameters, DType::f32, {c.H});
+  a.dt_bias = contiguous(parameters + c.H * 4, DType::f32, {c.H, 128});
   if (!c.lens.empty()) {
     std::vector<std::int32_t> cu(1, 0);
     for (std::int64_t n2 : c.lens) cu.push_back(cu.back() + static_cast<std::int32_t>(n2));
     void* p = zeros(cu.size() * 4);
     check(cudaMemcpy(p, cu.data(), cu.size() * 4, cudaMemcpyHostToDevice), "copy");
-    a.cu_seqlens = contiguous<const void>(p, DType::i32, {static_cast<std::int64_t>(cu.size())});
+    a.cu_seqlens = contiguous(p, DType::i32, {static_cast<std::int64_t>(cu.size())});
   }
-  a.o = contiguous<void>(zeros(n * 2), DType::bf16, {c.B, c.T, c.H, 128});
+  a.o = contiguous(zeros(n * 2), DType::bf16, {c.B, c.T, c.H, 128});
   a.options = {
       .gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5.0};
   return a;

@@ -218,6 +218,7 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     wgmma_wait<0>();
     pin(o);
     output.take(o, packed);
+    __syncwarp();  // the other lanes' reads, too, lie before the arrival
     if (lane == 0) mbarrier_arrive(stages.empty(mine));
     if (more) predict<1>(stages.image(turn.stage), ahead, a, u, s);
   }
