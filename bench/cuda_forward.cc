@@ -96,16 +96,13 @@ void* zeros(std::size_t bytes) {
 
 ForwardArgs make_args(const Case& c, unsigned seed) {
   const std::size_t n = static_cast<std::size_t>(c.B * c.T * c.H) * 128;
-  const auto wide = [&](void* p) {
-    return contiguous(keep(p), DType::bf16, {c.B, c.T, c.H, 128});
-  };
+  const auto wide = [&](void* p) { return contiguous(keep(p), DType::bf16, {c.B, c.T, c.H, 128}); };
   ForwardArgs a;
   a.q = wide(random_bf16(n, seed));
   a.k = wide(random_bf16(n, seed + 1));
   a.v = wide(random_bf16(n, seed + 2));
   a.g = wide(random_bf16(n, seed + 3));
-  a.beta =
-      contiguous(keep(random_bf16(n / 128, seed + 4)), DType::bf16, {c.B, c.T, c.H});
+  a.beta = contiguous(keep(random_bf16(n / 128, seed + 4)), DType::bf16, {c.B, c.T, c.H});
   std::vector<float> uniform(static_cast<std::size_t>(c.H) * 129);
   std::mt19937 generator(seed + 5);
   for (float& x : uniform) x = std::uniform_real_distribution<float>(0, 1)(generator);
