@@ -54,7 +54,7 @@ TEST(AcceptedNames, AreListedInOrder) {
   EXPECT_EQ(accepted_names<Precision>(), "automatic, exact64, fp32, mixed");
   EXPECT_EQ(accepted_names<StateLayout>(), "key_first, value_first");
   EXPECT_EQ(accepted_names<Isa>(), "best, sse4, avx2, avx512, avx512_bf16, neon");
-  EXPECT_EQ(accepted_names<DType>(), "f64, f32, bf16, f16, i32, i64");
+  EXPECT_EQ(accepted_names<DType>(), "f64, f32, bf16, f16, i32, i64, u8");
 }
 
 TEST(Version, IsTheBuilds) { EXPECT_STREQ(version(), KDA_VERSION); }
