@@ -23,4 +23,11 @@ double span_bits(Reference reference, double lower_bound, int window);
 // m of (11).
 int shift_bits(double span);
 
+// A row of q or k goes into (11) scaled by the power of two that leaves its largest element just
+// below this many bits: the factors take 112 of the 127 bits on either side of 1 (a midpoint's up
+// to 116), so an element 2^-28 of the largest still counts, and the largest does not overflow.
+constexpr int headroom_bits(Reference reference) {
+  return reference == Reference::midpoint ? 9 : 13;
+}
+
 }  // namespace kda

@@ -9,21 +9,15 @@
 #include <vector>
 
 #include "cuda_run.h"
+#include "forms.h"
 
 namespace kda::test {
 namespace {
 
 constexpr std::int64_t kTokens = 70;
 
-struct Form {
-  const char* name;
-  Options options;
-  Gates gates;
-};
-
 std::vector<Form> forms() {
-  const Options bounded{
-      .gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5};
+  const Options bounded = kBoundedForm;
   Options first_row = bounded, pairwise = bounded, window16 = bounded, wide = bounded;
   first_row.reference = Reference::first_row;
   pairwise.reference = Reference::pairwise;

@@ -11,14 +11,12 @@
 #include <vector>
 
 #include "draw.h"
+#include "forms.h"
 #include "refusal.h"
 #include "serving_run.h"
 
 namespace kda::test {
 namespace {
-
-const Options kBounded{
-    .gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5};
 
 Case serving_case(Precision precision, std::int64_t tokens) {
   Case c{.name = "serving",
@@ -27,7 +25,7 @@ Case serving_case(Precision precision, std::int64_t tokens) {
          .HV = 2,
          .K = 24,
          .V = 17,
-         .options = kBounded,
+         .options = kBoundedForm,
          .gates = Gates::strong};
   if (precision == Precision::mixed) c.dtype = DType::bf16;
   return in_precision(c, precision);
@@ -445,7 +443,7 @@ TEST(PoolErrors, AnotherArithmetic) {
 }
 
 TEST(PoolErrors, StatesThatCannotStream) {
-  Options o = kBounded;
+  Options o = kBoundedForm;
   EXPECT_THROW(StreamingStates(1, 8, 8, o, 1), Error);  // automatic
   o.precision = Precision::fp32;
   o.reference = Reference::midpoint;

@@ -10,20 +10,14 @@
 
 #include "cpu/streaming.h"
 #include "draw.h"
+#include "forms.h"
 #include "serving_run.h"
 
 namespace kda::test {
 namespace {
 
-struct Form {
-  const char* name;
-  Options options;
-  Gates gates;
-};
-
 std::vector<Form> forms() {
-  const Options bounded{
-      .gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5};
+  const Options bounded = kBoundedForm;
   Options first_row = bounded, pairwise{.norm = Norm::rsqrt}, log{.norm = Norm::rsqrt};
   first_row.reference = Reference::first_row;
   pairwise.reference = Reference::pairwise;

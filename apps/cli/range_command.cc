@@ -10,6 +10,7 @@
 #include "kda/kda.hpp"
 #include "range_json.h"
 #include "range_model.h"
+#include "windows.h"
 
 namespace kda::cli {
 namespace {

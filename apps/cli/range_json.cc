@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kda/kda.hpp"
+#include "windows.h"
 
 namespace kda::cli {
 

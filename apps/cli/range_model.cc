@@ -62,8 +62,6 @@ double loss_bound(double most, const NumberFormat& format, int channels) {
   return std::sqrt(channels) * std::exp2(format.smallest + most);
 }
 
-int headroom_bits(Reference reference) { return reference == Reference::midpoint ? 9 : 13; }
-
 WidestWindow widest_window(Reference reference, double lower_bound, const NumberFormat& format) {
   WidestWindow widest;
   widest.reference = reference;

@@ -59,9 +59,6 @@ WindowRange window_range(Reference reference, int tokens, double lower_bound,
 // a factor of at most 2^most.
 double loss_bound(double most, const NumberFormat& format, int channels);
 
-// Bits by which the CPU backend scales each row up first; the loss is smaller by as many.
-int headroom_bits(Reference reference);
-
 struct WidestWindow {
   Reference reference = Reference::first_row;
   int tokens = 0;   // that the format holds, at most 2^20

@@ -15,6 +15,7 @@
 
 #include "cpu/head.h"
 #include "cpu/rows-inl.h"
+#include "windows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
@@ -88,7 +89,6 @@ class Tokens {
     if (plan_.op == Op::kda) lines(args_.g, task_.hv, plan_.K);
   }
 
-  static constexpr int kHeadroom = 13;
   // Powers of two that exist with their inverses.
   static constexpr int kMaxExponent = std::numeric_limits<T>::max_exponent - 2;
 
@@ -150,12 +150,9 @@ class Tokens {
     return plan_.neg_eigval ? 2 * sigmoid_of(x) : sigmoid_of(x);
   }
 
-  // The power of two that leaves a row's largest element just below kHeadroom bits: the factors of
-  // (11) take 112 of the 127 bits on either side of 1, so an element 2^-28 of the largest still
-  // counts, and the largest does not overflow.
+  // The power of two that is taken out of a row.
   int headroom_exponent(const T* row) const {
-    // A midpoint's factors take up to 116.
-    const int headroom = plan_.reference == Reference::midpoint ? kHeadroom - 4 : kHeadroom;
+    const int headroom = headroom_bits(plan_.reference);
     return exponent_of(largest(row, Kp_), headroom - kMaxExponent, kMaxExponent) - headroom;
   }
 
