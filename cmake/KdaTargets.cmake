@@ -7,7 +7,6 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # Highway's dispatch needs a vector baseline: with plain x86-64 it is one-lane scalar.
   set(KDA_CPU_FLAGS -msse4.2 -maes -mpclmul)
-  set(KDA_AVX512BF16_FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma)
 endif()
 
 # kda_sources(OUT folder): the folder's own .cc files; new ones are picked up by the next build.
@@ -68,16 +67,10 @@ function(kda_link_present target)
   endforeach()
 endfunction()
 
-# Instruction set flags for kernel sources. A file *_avx512bf16.cc must be reached only after a
-# check of the CPU, and must not include headers with inline functions that others use too: the
-# linker keeps one copy, perhaps this file's.
+# The vector baseline, for kernel sources: Highway compiles them again for wider instruction sets.
 function(kda_isa_flags)
   foreach(source IN LISTS ARGN)
-    set(flags ${KDA_CPU_FLAGS})
-    if(source MATCHES "_avx512bf16\\.cc$")
-      list(APPEND flags ${KDA_AVX512BF16_FLAGS})
-    endif()
-    set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${flags}")
+    set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${KDA_CPU_FLAGS}")
   endforeach()
 endfunction()
 
