@@ -289,11 +289,6 @@ TEST(PoolErrors, NameTheArgument) {
   static std::uint8_t flag;
   StreamingStates own = streaming(c, 3, 4);
   states = &own;
-  const auto with_slots = [](ForwardArgs& a, std::vector<std::int64_t> s) {
-    slots = std::move(s);
-    a.serving.slots = indices(slots);
-  };
-  (void)with_slots;
   const Wrong wrongs[] = {
       {"initial_state", "serving.states",
        [](ForwardArgs& a) { a.initial_state = ConstState{as_const(a.final_state.tensor)}; }},

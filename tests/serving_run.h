@@ -27,11 +27,8 @@ inline ForwardArgs piece(const ForwardArgs& whole, std::int64_t begin, std::int6
   return args;
 }
 
-// The options with the precision that the case resolves to.
-inline Options named(const Case& c) { return c.options; }
-
 inline StreamingStates streaming(const Case& c, std::int64_t slots, int max_draft = 0) {
-  return StreamingStates(c.HV, c.K, c.V, named(c), slots, max_draft);
+  return StreamingStates(c.HV, c.K, c.V, c.options, slots, max_draft);
 }
 
 // Tokens [begin, end) into the states.
