@@ -1,26 +1,12 @@
 // The door: every call is checked here, once, and goes to the backend of its context's type.
 
-#include <new>
-
-#include "cpu/float_mode.h"
 #include "cpu/forward.h"
+#include "door.h"
 #include "kda/kda.hpp"
 #include "plan.h"
 
 namespace kda {
 namespace {
-
-// Runs a call so that a lack of memory is an Error too, in a floating-point mode of its own.
-template <class Call>
-auto with_memory(const Call& call) {
-  // The plan's few numbers do not hang on the caller's rounding mode either.
-  const cpu::FloatMode mode(cpu::Denormals::kept);
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    throw Error("workspace", "not enough memory for the call", "smaller sizes, or more memory");
-  }
-}
 
 // The recurrence multiplies no 16-bit operands, and cuts no windows.
 Plan make_recurrent_plan(const ForwardArgs& args) {
@@ -58,14 +44,7 @@ Ran recurrent(const ForwardArgs& args, const CpuContext& context) {
 }
 
 std::string why_not(const ForwardArgs& args, const CpuContext& context) {
-  try {
-    return with_memory([&] {
-      cpu::make_ran(args, make_plan(args), context, /*check_memory=*/true);
-      return std::string();
-    });
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return refusal([&] { cpu::make_ran(args, make_plan(args), context, /*check_memory=*/true); });
 }
 
 std::size_t workspace_bytes(const ForwardArgs& args, const CpuContext& context) {

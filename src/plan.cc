@@ -36,6 +36,29 @@ std::int64_t index_at(const ConstTensor& t, std::int64_t i) {
   return static_cast<const std::int64_t*>(t.data)[i];
 }
 
+std::int64_t count_sequences(const ConstTensor& cu, std::int64_t B, std::int64_t T) {
+  if (!cu) return B;
+  check_input({"cu_seqlens", cu}, {{"N + 1", 1, true}}, kIndexTypes);
+  const auto refuse = [](const std::string& was, const std::string& accepted) {
+    throw Error("cu_seqlens", was, accepted);
+  };
+  if (B != 1) refuse("given with B = " + std::to_string(B), "B = 1, or absent");
+  const std::int64_t N = cu.shape[0] - 1;
+  if (index_at(cu, 0) != 0) refuse("starts at " + std::to_string(index_at(cu, 0)), "a start at 0");
+  for (std::int64_t n = 1; n <= N; ++n) {
+    const std::int64_t before = index_at(cu, n - 1), entry = index_at(cu, n);
+    if (entry >= before) continue;
+    refuse("entry " + std::to_string(n) + " is " + std::to_string(entry) + " after " +
+               std::to_string(before),
+           "entries that never decrease");
+  }
+  const std::int64_t last = index_at(cu, N);
+  if (last > T) {
+    refuse("ends at " + std::to_string(last), "an end of at most T = " + std::to_string(T));
+  }
+  return N;
+}
+
 void check_state(const Argument& a, StateLayout layout, Dim count, const Plan& plan) {
   const Shape key_first = {count, {"HV", plan.HV}, {"K", plan.K}, {"V", plan.V}};
   const Shape value_first = {count, {"HV", plan.HV}, {"V", plan.V}, {"K", plan.K}};
@@ -119,30 +142,6 @@ void check_gate_parameters(const ForwardArgs& args, const Plan& plan) {
   if (!args.dt_bias) return;
   if (plan.op == Op::kda) check_input(dt_bias, {{"HV", plan.HV}, {"K", plan.K}}, kFloats);
   if (plan.op == Op::gdn) check_input(dt_bias, {{"HV", plan.HV}}, kFloats);
-}
-
-void read_sequences(const ForwardArgs& args, Plan& plan) {
-  const ConstTensor& cu = args.cu_seqlens;
-  plan.N = plan.B;
-  if (!cu) return;
-  check_input({"cu_seqlens", cu}, {{"N + 1", 1, true}}, kIndexTypes);
-  const auto refuse = [](const std::string& was, const std::string& accepted) {
-    throw Error("cu_seqlens", was, accepted);
-  };
-  if (plan.B != 1) refuse("given with B = " + std::to_string(plan.B), "B = 1, or absent");
-  plan.N = cu.shape[0] - 1;
-  if (index_at(cu, 0) != 0) refuse("starts at " + std::to_string(index_at(cu, 0)), "a start at 0");
-  for (std::int64_t n = 1; n <= plan.N; ++n) {
-    const std::int64_t before = index_at(cu, n - 1), entry = index_at(cu, n);
-    if (entry >= before) continue;
-    refuse("entry " + std::to_string(n) + " is " + std::to_string(entry) + " after " +
-               std::to_string(before),
-           "entries that never decrease");
-  }
-  const std::int64_t last = index_at(cu, plan.N);
-  if (last > plan.T) {
-    refuse("ends at " + std::to_string(last), "an end of at most T = " + std::to_string(plan.T));
-  }
 }
 
 void check_state_count(const Plan& plan) {
@@ -273,7 +272,7 @@ Plan check_inputs(const ForwardArgs& args) {
   check_gate(args, plan);
   check_beta(args, plan);
   check_gate_parameters(args, plan);
-  read_sequences(args, plan);
+  plan.N = count_sequences(args.cu_seqlens, plan.B, plan.T);
   check_state_count(plan);
   check_initial_state(args, plan);
   return plan;
@@ -318,10 +317,14 @@ Plan make_state_plan(const Options& options) {
   return plan;
 }
 
+Stretch stretch(const ConstTensor& cu, std::int64_t T, std::int64_t n) {
+  if (!cu) return {n, 0, T};
+  const std::int64_t first = index_at(cu, n);
+  return {0, first, index_at(cu, n + 1) - first};
+}
+
 Stretch stretch(const ForwardArgs& args, const Plan& plan, std::int64_t n) {
-  if (!args.cu_seqlens) return {n, 0, plan.T};
-  const std::int64_t first = index_at(args.cu_seqlens, n);
-  return {0, first, index_at(args.cu_seqlens, n + 1) - first};
+  return stretch(args.cu_seqlens, plan.T, n);
 }
 
 void check_workspace(const Workspace& workspace, std::size_t bytes,

@@ -34,6 +34,7 @@ struct Stretch {
   std::int64_t length = 0;
 };
 
+Stretch stretch(const ConstTensor& cu_seqlens, std::int64_t T, std::int64_t n);
 Stretch stretch(const ForwardArgs& args, const Plan& plan, std::int64_t n);
 
 // All of the checks that do not depend on the backend, in the order of ForwardArgs (enumerators

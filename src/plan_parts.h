@@ -26,6 +26,9 @@ std::vector<Argument> inputs_of(const ForwardArgs& args);
 void check_input(const Argument& a, Shape shape, DTypes types,
                  const std::string& needed_by = "every op");
 
+// Checks cu_seqlens of a call with B batch rows of T tokens. The number of sequences.
+std::int64_t count_sequences(const ConstTensor& cu_seqlens, std::int64_t B, std::int64_t T);
+
 // Enumerators, then every input in the order of ForwardArgs: the plan's sizes, op, gate and norm.
 Plan check_inputs(const ForwardArgs& args);
 

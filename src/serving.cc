@@ -142,6 +142,17 @@ void check_slots(const ConstTensor& slots, std::int64_t N, std::int64_t count) {
   }
 }
 
+void check_flags(const ConstTensor& has_initial_state, std::int64_t N) {
+  if (!has_initial_state) return;
+  const Argument flags = {"has_initial_state", has_initial_state};
+  check_view(flags, {{"N", N}}, {DType::u8}, "serving");
+  check_input_memory(flags);
+}
+
+bool starts_from_zero(const ConstTensor& has_initial_state, std::int64_t n) {
+  return has_initial_state && static_cast<const std::uint8_t*>(has_initial_state.data)[n] == 0;
+}
+
 void check_state_output(const char* name, const State& state, const Plan& plan,
                         std::int64_t count) {
   const Argument argument = {name, as_const(state.tensor)};
@@ -160,11 +171,7 @@ void check_serving(const ForwardArgs& args, const Plan& plan) {
     throw Error("final_state", std::to_string(args.final_state.tensor.shape[0]) + " slots",
                 "initial_state's " + std::to_string(args.initial_state.tensor.shape[0]));
   }
-  if (serving.has_initial_state) {
-    const Argument flags = {"has_initial_state", serving.has_initial_state};
-    check_view(flags, {{"N", plan.N}}, {DType::u8}, "serving");
-    check_input_memory(flags);
-  }
+  check_flags(serving.has_initial_state, plan.N);
   check_draft(args, plan);
   check_checkpoints(args, plan, slots);
 }

@@ -14,6 +14,10 @@ std::int64_t slot_of(const ConstTensor& slots, std::int64_t n);
 // Absent, or [N] i32/i64 of slots below `count`, none of them (but below 0) twice.
 void check_slots(const ConstTensor& slots, std::int64_t N, std::int64_t count);
 
+// Absent, or [N] u8.
+void check_flags(const ConstTensor& has_initial_state, std::int64_t N);
+bool starts_from_zero(const ConstTensor& has_initial_state, std::int64_t n);
+
 // An output of `count` plain states.
 void check_state_output(const char* name, const State& state, const Plan& plan, std::int64_t count);
 

@@ -190,8 +190,7 @@ void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext&
     task.hv = head % plan.HV;
     task.slot = slot_of(serving.slots, task.n);
     if (task.slot < 0) return;
-    task.from_zero = serving.has_initial_state &&
-                     static_cast<const std::uint8_t*>(serving.has_initial_state.data)[task.n] == 0;
+    task.from_zero = starts_from_zero(serving.has_initial_state, task.n);
     task.first_panel = static_cast<std::size_t>(group) * c.group_panels;
     task.panels = std::min(c.group_panels, c.panels - task.first_panel);
     if (!stops.first.empty()) {
