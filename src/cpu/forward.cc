@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cpu/head.h"
@@ -69,12 +67,6 @@ void clear_rows_past_the_end(const ForwardArgs& args, const Plan& plan) {
   clear_outputs(args, plan, 0, last.first + last.length, plan.T);
 }
 
-// Checkpoints by sequence, each sequence's in ascending order: stops[first[n]..first[n + 1]).
-struct Stops {
-  std::vector<Stop> stops;
-  std::vector<std::size_t> first;
-};
-
 Arithmetic arithmetic(Isa isa) {
   return isa == Isa::sse4 ? Arithmetic::unfused : Arithmetic::fused;
 }
@@ -88,24 +80,6 @@ void record_arithmetic(const Serving& serving, const Plan& plan, Isa isa) {
   for (std::size_t i = 0; i < serving.checkpoint_count; ++i) {
     states.position(serving.checkpoints[i].slot, 0).arithmetic = arithmetic(isa);
   }
-}
-
-Stops sort_checkpoints(const Serving& serving, const Plan& plan) {
-  Stops s;
-  if (serving.checkpoint_count == 0) return s;
-  std::vector<std::size_t> order(serving.checkpoint_count);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const Checkpoint* c = serving.checkpoints;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::pair(c[a].sequence, c[a].offset) < std::pair(c[b].sequence, c[b].offset);
-  });
-  s.first.assign(static_cast<std::size_t>(plan.N) + 1, 0);
-  for (std::size_t i : order) {
-    s.stops.push_back({c[i].offset, i});
-    ++s.first[static_cast<std::size_t>(c[i].sequence) + 1];
-  }
-  std::partial_sum(s.first.begin(), s.first.end(), s.first.begin());
-  return s;
 }
 
 std::string isa_names() {
@@ -180,7 +154,7 @@ void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext&
   }
   std::vector<HeadCounts> counts(static_cast<std::size_t>(ran.threads));
   const Serving& serving = args.serving;
-  const Stops stops = sort_checkpoints(serving, plan);
+  const Stops stops(serving.checkpoints, serving.checkpoint_count, plan.N);
   const HeadKernels kernels = head_kernels(ran.isa, plan.precision);
   const HeadKernel kernel = pass == Pass::chunked ? kernels.forward : kernels.recurrent;
   run_tasks(context, c.heads * c.groups, ran.threads, [&](std::int64_t i, int worker) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/stops.h"
 #include "cpu/streaming.h"
 #include "cpu/tile.h"
 #include "kda/args.hpp"
@@ -11,12 +12,6 @@
 #include "plan.h"
 
 namespace kda::cpu {
-
-// A checkpoint of one sequence: after offset tokens, number index of serving.checkpoints.
-struct Stop {
-  std::int64_t offset = 0;
-  std::size_t index = 0;
-};
 
 // One sequence and value head; a range of its value panels.
 struct HeadTask {

@@ -1,26 +1,9 @@
 #include "cpu/tile.h"
 
+#include "cpu/layout.h"
+
 namespace kda::cpu {
 namespace {
-
-// Walks over the pieces in one order, for their sizes and for their places.
-class Layout {
- public:
-  explicit Layout(void* memory) : memory_(static_cast<char*>(memory)) {}
-
-  template <class U>
-  void piece(U*& pointer, std::size_t count) {
-    // With no memory only the size is wanted.
-    pointer = memory_ ? reinterpret_cast<U*>(memory_ + bytes_) : nullptr;
-    bytes_ += round_up(count * sizeof(U), 64);
-  }
-
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  char* memory_;
-  std::size_t bytes_ = 0;
-};
 
 template <class F>
 std::size_t walk(const TileShape& shape, void* memory, Kept<F>& t) {
