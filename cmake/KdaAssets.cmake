@@ -38,3 +38,11 @@ function(kda_find_chart_js out)
   endif()
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
+
+# kda_embed(source macro file): `source` finds the absolute path of `file` in the string `macro`, to
+# .incbin it, and is compiled again when the file changes.
+function(kda_embed source macro file)
+  set_source_files_properties("${source}" PROPERTIES
+    COMPILE_DEFINITIONS "${macro}=\"${PROJECT_SOURCE_DIR}/${file}\""
+    OBJECT_DEPENDS "${PROJECT_SOURCE_DIR}/${file}")
+endfunction()

@@ -45,6 +45,24 @@ function(kda_library target)
   kda_common(${target})
 endfunction()
 
+# kda_c is libkda.so: the whole of the static library, of which only kda_* is seen.
+function(kda_c_library)
+  set(map "${PROJECT_SOURCE_DIR}/src/c_api/exports.map")
+  add_library(kda_c SHARED "${map}")
+  add_library(kda::c ALIAS kda_c)
+  set_target_properties(kda_c PROPERTIES
+    OUTPUT_NAME kda
+    EXPORT_NAME c
+    LINKER_LANGUAGE CXX
+    LINK_DEPENDS "${map}"
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR})
+  target_link_libraries(kda_c PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,kda>")
+  target_link_options(kda_c PRIVATE "LINKER:--version-script=${map}"
+    $<$<NOT:$<BOOL:${KDA_SANITIZE}>>:LINKER:--no-undefined>)
+  target_include_directories(kda_c INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
+endfunction()
+
 function(kda_executable target)
   add_executable(${target} ${ARGN})
   kda_common(${target})

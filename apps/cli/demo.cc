@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "compare.h"
 #include "compute.h"
 #include "cpu/peak.h"
+#include "demo_case.h"
 #include "kda/kda.hpp"
 #include "kda/streaming.hpp"
 #include "report_data.h"
@@ -197,14 +197,9 @@ bool show_report(const std::string& path) {
   return write_report(path, scope, {.threads = 1});
 }
 
-// Our error on the case beside the peers', whose answers lie in its file.
-void show_errors(const std::string& path) {
-  fmt::print("\nError against fp64, relative L2, on {}\n", path);
-  if (!std::filesystem::exists(path)) {
-    fmt::print("  skipped: no such file; name one with --case\n");
-    return;
-  }
-  const io::Safetensors file = io::Safetensors::open(path);
+// Our error on a case beside the peers', whose answers lie in its file.
+void show_errors(const io::Safetensors& file) {
+  fmt::print("\nError against fp64, relative L2, on {}\n", file.file());
   const Case c = load_case(file, case_names(file).front());
   const Answer answer = compute(c, {}, DType::f32, DType::f32);
   const reference::Result truth = oracle(answer);
@@ -222,7 +217,7 @@ void show_errors(const std::string& path) {
                difference(values(o->second), truth.o, 1).error,
                difference(values(ht->second), truth.final_state, 1).error);
   }
-  fmt::print("  more: kda verify {}\n", path);
+  fmt::print("  more: kda verify FILE\n");
 }
 
 double best_seconds(int repeats, const std::function<void()>& call) {
@@ -270,19 +265,21 @@ void show_speed() {
 }  // namespace
 
 void add_demo(CLI::App& app, int& code) {
-  auto path = std::make_shared<std::string>(KDA_DEMO_CASE);
+  auto path = std::make_shared<std::string>();
   auto report = std::make_shared<std::string>("kda-report.html");
   CLI::App* command = app.add_subcommand("demo", "What this library promises, shown here and now");
   command->footer(kFooter);
-  command->add_option("--case", *path, "A case with other implementations' answers")
-      ->capture_default_str();
+  command->add_option("--case", *path,
+                      "A file of a case with other implementations' answers; "
+                      "absent: one that this program carries");
   command->add_option("--report", *report, "HTML file to write; \"\": none")->capture_default_str();
   command->callback([path, report, &code] {
+    const io::Safetensors file = path->empty() ? demo_case() : io::Safetensors::open(*path);
     const bool causal = show_leak();
     OneAnswer fp32(DType::f32, Precision::fp32), mixed(DType::bf16, Precision::mixed);
     bool same = fp32.show();
     same &= mixed.show();
-    show_errors(*path);
+    show_errors(file);
     show_speed();
     if (!same) fmt::print("\nSome path gave other bits: that is a fault.\n");
     const bool reported = report->empty() || show_report(*report);
