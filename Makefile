@@ -7,7 +7,7 @@ export JOBS
 RC_PARAMS ?= seed=20251
 export RC_PARAMS
 
-.PHONY: build run test check check-all format clean help
+.PHONY: build run test dist check check-all format clean help
 
 build: ## install what is missing and build the program build/kda
 	@tools/install.sh build
@@ -29,6 +29,9 @@ test: ## install, build, run all tests (at most 8 minutes on 2 cores)
 	@tools/venv.sh build/venv
 	@tools/run_tests.sh build
 
+dist: build ## an archive that runs without Highway and oneTBB: build/dist/kda-*.tar.gz
+	@tools/dist.sh build
+
 check: ## a sample of what takes longer: format, sanitizers, fuzzing (about 15 minutes)
 	@tools/install.sh check
 	@tools/check.sh sample
@@ -39,7 +42,7 @@ check-all: ## all of it: every test under every sanitizer, long fuzzing, clang-t
 
 format: ## clang-format everything
 	@tools/install.sh check
-	git ls-files '*.cc' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
+	git ls-files '*.c' '*.cc' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
 
 clean: ## remove every build folder
 	rm -rf build build-*

@@ -30,7 +30,9 @@ file(RELATIVE_PATH lib_from_bin "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIB
 foreach(target IN ITEMS kda_cli kda_c)
   if(TARGET ${target})
     set(from_here "$<IF:$<STREQUAL:${target},kda_cli>,/${lib_from_bin},>")
-    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN${from_here}")
+    set_target_properties(${target} PROPERTIES
+      BUILD_RPATH "$ORIGIN"
+      INSTALL_RPATH "$ORIGIN${from_here}")
   endif()
 endforeach()
 

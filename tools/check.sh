@@ -52,7 +52,7 @@ suite() {
   echo "--- $name: ${last:-no result} in $((SECONDS - start)) s"
 }
 
-sources() { git ls-files '*.cc' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh'; }
+sources() { git ls-files '*.c' '*.cc' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh'; }
 format() { sources | xargs -r clang-format-19 --dry-run --Werror; }
 build() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1" -j "$jobs"; }
 tidy() { sources | grep '\.cc$' | grep -v '^fuzz/' | xargs -P "$jobs" -n 1 clang-tidy-19 -p build-asan --quiet; }
