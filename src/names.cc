@@ -21,5 +21,6 @@ const char* name(Reference value) { return name_or_unknown(value); }
 const char* name(Precision value) { return name_or_unknown(value); }
 const char* name(StateLayout value) { return name_or_unknown(value); }
 const char* name(Isa value) { return name_or_unknown(value); }
+const char* name(Activation value) { return name_or_unknown(value); }
 
 }  // namespace kda

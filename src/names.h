@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "kda/conv.hpp"
 #include "kda/kda.hpp"
 
 namespace kda {
@@ -84,6 +85,12 @@ inline constexpr auto kNames<Isa> = std::to_array<Named<Isa>>({
     {Isa::avx512, "avx512"},
     {Isa::avx512_bf16, "avx512_bf16"},
     {Isa::neon, "neon"},
+});
+
+template <>
+inline constexpr auto kNames<Activation> = std::to_array<Named<Activation>>({
+    {Activation::none, "none"},
+    {Activation::silu, "silu"},
 });
 
 // Null for a value that is no enumerator.

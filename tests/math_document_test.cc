@@ -1,5 +1,5 @@
 // docs/math.md: its worked chunk is what the oracle computes. What the code cites is there, or in
-// docs/math-backward.md.
+// docs/math-backward.md, or in docs/convolution.md.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -130,7 +130,8 @@ TEST_F(MathDocument, AllAtOnce) {
 
 TEST(MathDocumentCitations, EveryCitedEquationIsThere) {
   const std::string document =
-      text_of(project() / "docs" / "math.md") + text_of(project() / "docs" / "math-backward.md");
+      text_of(project() / "docs" / "math.md") + text_of(project() / "docs" / "math-backward.md") +
+      text_of(project() / "docs" / "convolution.md");
   const std::regex citation(R"(// \((\d+)\))");
   int citations = 0;
   for (const auto& entry : fs::recursive_directory_iterator(project() / "src")) {

@@ -12,7 +12,8 @@ namespace {
 
 template <class Enum>
 class Names : public testing::Test {};
-using Enums = testing::Types<DType, Op, Gate, Norm, Reference, Precision, StateLayout, Isa>;
+using Enums =
+    testing::Types<DType, Op, Gate, Norm, Reference, Precision, StateLayout, Isa, Activation>;
 TYPED_TEST_SUITE(Names, Enums);
 
 TYPED_TEST(Names, ReadBackAsWhatTheyName) {

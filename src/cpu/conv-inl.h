@@ -1,0 +1,373 @@
+// The short convolution's forward pass. Included once per instruction set, inside its namespace.
+
+#if defined(KDA_CPU_CONV_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KDA_CPU_CONV_INL_H_
+#undef KDA_CPU_CONV_INL_H_
+#else
+#define KDA_CPU_CONV_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cpu/conv.h"
+#include "cpu/dot-inl.h"
+#include "cpu/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kda::cpu::HWY_NAMESPACE {
+
+// A 16-bit number in memory, as the other of the two formats would be.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+template <class T>
+HWY_INLINE Vec<T> load_vector(const T* p) {
+  return hn::LoadU(Tag<T>(), p);
+}
+template <class T>
+HWY_INLINE Vec<float> load_vector(const Bf16* p) {
+  const Tag<std::uint32_t> du;
+  const hn::Rebind<std::uint16_t, Tag<std::uint32_t>> d16;
+  const auto x = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p));
+  return hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(hn::PromoteTo(du, x)));
+}
+template <class T>
+HWY_INLINE void store_vector(T* p, Vec<T> x) {
+  hn::StoreU(x, Tag<T>(), p);
+}
+template <class T>
+HWY_INLINE void store_vector(Bf16* p, Vec<float> x) {
+  const hn::Rebind<std::uint16_t, Tag<std::uint32_t>> d16;
+  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(bf16_bits(x))), d16,
+             reinterpret_cast<std::uint16_t*>(p));
+}
+
+// Tokens that a tile takes together: so many rows are read and written side by side.
+inline constexpr std::size_t kConvTile = 8;
+
+// (53) for a vector of channels: the taps are inputs, the oldest first, then the token's own.
+template <class T, std::size_t kWidth>
+struct ConvTaps {
+  Vec<T> bias, weights[kWidth];
+
+  HWY_INLINE Vec<T> sum(const Vec<T> (&taps)[kWidth]) const {
+    Vec<T> a = bias;
+    for (std::size_t j = 0; j < kWidth; ++j) a = hn::MulAdd(weights[j], taps[j], a);
+    return a;
+  }
+  static HWY_INLINE void shift(Vec<T> (&taps)[kWidth]) {
+    for (std::size_t j = 0; j + 1 < kWidth; ++j) taps[j] = taps[j + 1];
+  }
+};
+
+template <class T, std::size_t kWidth>
+HWY_INLINE ConvTaps<T, kWidth> load_taps(const T* rows, std::size_t padded) {
+  ConvTaps<T, kWidth> taps;
+  for (std::size_t j = 0; j < kWidth; ++j) taps.weights[j] = load_vector<T>(rows + j * padded);
+  taps.bias = load_vector<T>(rows + kWidth * padded);
+  return taps;
+}
+
+// Rows of n channels, at least a vector of them: out[i] from in[i] ... in[i + W - 1].
+template <class Stored>
+struct ConvRows {
+  const Stored* in[kConvTile + kMaxWidth - 1];
+  Stored* out[kConvTile];
+  std::size_t tokens, n;
+};
+
+template <class T, class Stored, std::size_t kWidth>
+void conv_rows(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights, std::size_t padded,
+               Activation activation) {
+  const std::size_t lanes = hn::Lanes(Tag<T>());
+  for (std::size_t done = 0; done < rows.n; done += lanes) {
+    // The last vector ends where the channels do, and may do some of them again.
+    const std::size_t c = std::min(done, rows.n - lanes);
+    const auto taps = load_taps<T, kWidth>(weights + c, padded);
+    Vec<T> x[kWidth];
+    for (std::size_t j = 0; j + 1 < kWidth; ++j) x[j] = load_vector<T>(rows.in[j] + c);
+    for (std::size_t i = 0; i < rows.tokens; ++i) {
+      x[kWidth - 1] = load_vector<T>(rows.in[i + kWidth - 1] + c);
+      auto a = taps.sum(x);
+      if (activation == Activation::silu) a = hn::Mul(a, sigmoid<T>(a));  // (54)
+      store_vector<T>(rows.out[i] + c, a);
+      taps.shift(x);
+    }
+  }
+}
+
+template <class T, class Stored>
+inline constexpr decltype(&conv_rows<T, Stored, 2>) kConvRows[] = {
+    conv_rows<T, Stored, 2>, conv_rows<T, Stored, 3>, conv_rows<T, Stored, 4>,
+    conv_rows<T, Stored, 5>, conv_rows<T, Stored, 6>, conv_rows<T, Stored, 7>,
+    conv_rows<T, Stored, 8>};
+
+// rows[j][c] = columns[c][j], for m channels of k numbers each.
+template <class T>
+HWY_INLINE void rows_from_columns(const T* HWY_RESTRICT columns, std::size_t m, std::size_t k,
+                                  T* HWY_RESTRICT rows, std::size_t padded) {
+  const Tag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t c = 0;
+  if (k == 3) {
+    for (; c + lanes <= m; c += lanes) {
+      Vec<T> x, y, z;
+      hn::LoadInterleaved3(d, columns + 3 * c, x, y, z);
+      hn::StoreU(x, d, rows + c);
+      hn::StoreU(y, d, rows + padded + c);
+      hn::StoreU(z, d, rows + 2 * padded + c);
+    }
+  } else if (k == 4) {
+    for (; c + lanes <= m; c += lanes) {
+      Vec<T> x, y, z, w;
+      hn::LoadInterleaved4(d, columns + 4 * c, x, y, z, w);
+      hn::StoreU(x, d, rows + c);
+      hn::StoreU(y, d, rows + padded + c);
+      hn::StoreU(z, d, rows + 2 * padded + c);
+      hn::StoreU(w, d, rows + 3 * padded + c);
+    }
+  }
+  for (; c < m; ++c) {
+    for (std::size_t j = 0; j < k; ++j) rows[j * padded + c] = columns[c * k + j];
+  }
+}
+
+template <class T>
+HWY_INLINE void columns_from_rows(const T* const* rows, std::size_t m, std::size_t k,
+                                  T* HWY_RESTRICT columns) {
+  const Tag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t c = 0;
+  if (k == 3) {
+    for (; c + lanes <= m; c += lanes) {
+      hn::StoreInterleaved3(hn::LoadU(d, rows[0] + c), hn::LoadU(d, rows[1] + c),
+                            hn::LoadU(d, rows[2] + c), d, columns + 3 * c);
+    }
+  }
+  for (; c < m; ++c) {
+    for (std::size_t j = 0; j < k; ++j) columns[c * k + j] = rows[j][c];
+  }
+}
+
+// Channels [first, first + m) of a matrix of channels, k numbers each, as rows. columns: scratch,
+// [m][k].
+template <class T>
+HWY_INLINE void load_channels(const ConstTensor& x, std::int64_t base, std::int64_t step,
+                              std::size_t m, std::size_t k, T* columns, T* rows,
+                              std::size_t padded) {
+  if (step == static_cast<std::int64_t>(k)) {
+    load_row<T>(x.data, x.dtype, base, m * k, m * k, columns);
+  } else {
+    for (std::size_t c = 0; c < m; ++c) {
+      load_row<T>(x.data, x.dtype, base + static_cast<std::int64_t>(c) * step, k, k,
+                  columns + c * k);
+    }
+  }
+  rows_from_columns(columns, m, k, rows, padded);
+}
+
+template <class T>
+HWY_INLINE void store_channels(const Tensor& x, std::int64_t base, std::int64_t step,
+                               const T* const* rows, std::size_t m, std::size_t k, T* columns) {
+  columns_from_rows(rows, m, k, columns);
+  if (step == static_cast<std::int64_t>(k)) {
+    return store_row<T>(x.data, x.dtype, base, m * k, columns);
+  }
+  for (std::size_t c = 0; c < m; ++c) {
+    store_row<T>(x.data, x.dtype, base + static_cast<std::int64_t>(c) * step, k, columns + c * k);
+  }
+}
+
+template <class T>
+void prepare_conv(const ConstTensor& weight, const ConstTensor& bias, const ConvPlan& plan,
+                  std::size_t padded, void* memory) {
+  T* rows = static_cast<T*>(memory);
+  const auto W = static_cast<std::size_t>(plan.W), C = static_cast<std::size_t>(plan.C);
+  constexpr std::size_t kBlock = 256;
+  HWY_ALIGN T columns[kBlock * kMaxWidth];
+  for (std::size_t c = 0; c < C; c += kBlock) {
+    load_channels<T>(weight, static_cast<std::int64_t>(c) * weight.stride[0], weight.stride[0],
+                     std::min(kBlock, C - c), W, columns, rows + c, padded);
+  }
+  T* last = rows + W * padded;
+  if (bias) return load_row<T>(bias.data, bias.dtype, 0, C, padded, last);
+  std::fill(last, last + padded, T(0));
+}
+
+// One worker's rows: a state's, a tile's, and a state's numbers as they lie in the tensor.
+template <class T>
+struct ConvScratch {
+  static constexpr std::size_t kBlock = kConvBlock;
+  T state[kMaxWidth - 1][kBlock];
+  T in[kConvTile + kMaxWidth - 1][kBlock];
+  T out[kConvTile][kBlock];
+  T columns[kBlock * (kMaxWidth - 1)];
+};
+
+// What a sequence's inputs are, before its first token too: rows of the task's channels.
+template <class T>
+class ConvInputs {
+ public:
+  ConvInputs(const ConstTensor& x, const ConstTensor& initial_state, const ConvPlan& plan,
+             const ConvTask& task, ConvScratch<T>& scratch)
+      : x_(x), plan_(plan), task_(task), scratch_(scratch) {
+    if (task.first_token == 0) load_state(initial_state);
+  }
+
+  // Row s of the sequence, s >= -(W - 1), as numbers that a kernel can read: in place, or in space.
+  const T* row(std::int64_t s, T* space) const {
+    if (s < 0) return scratch_.state[s + plan_.W - 1];
+    if (x_.dtype == kOwn && task_.channels >= kLanes) return at<T>(s);
+    load_row<T>(x_.data, x_.dtype, index(s), channels(), padded(), space);
+    return space;
+  }
+
+  // The same in place.
+  template <class Stored>
+  const Stored* at(std::int64_t s) const {
+    return static_cast<const Stored*>(x_.data) + index(s);
+  }
+
+  // The last W - 1 inputs of a sequence that ends before token `end`: (55).
+  void store_state(const Tensor& state, std::int64_t end) const {
+    const T* rows[kMaxWidth - 1];
+    for (std::int64_t i = 0; i < plan_.W - 1; ++i) {
+      rows[i] = row(end - plan_.W + 1 + i, scratch_.in[i]);
+    }
+    store_channels<T>(state, place(state), state.stride[1], rows, channels(), kept(),
+                      scratch_.columns);
+  }
+
+  static constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  static constexpr std::int64_t kLanes = 64 / sizeof(T);  // of the widest vector
+
+ private:
+  std::size_t channels() const { return static_cast<std::size_t>(task_.channels); }
+  // Room for a whole vector.
+  std::size_t padded() const { return std::max(channels(), static_cast<std::size_t>(kLanes)); }
+  std::size_t kept() const { return static_cast<std::size_t>(plan_.W - 1); }
+
+  std::int64_t index(std::int64_t s) const {
+    return task_.where.row * x_.stride[0] + (task_.where.first + s) * x_.stride[1] +
+           task_.first_channel;
+  }
+
+  template <class TensorT>
+  std::int64_t place(const TensorT& state) const {
+    return task_.slot * state.stride[0] + task_.first_channel * state.stride[1];
+  }
+
+  void load_state(const ConstTensor& state) {
+    if (!state || task_.from_zero) {
+      for (auto& row : scratch_.state) std::fill(row, row + padded(), T(0));
+      return;
+    }
+    load_channels<T>(state, place(state), state.stride[1], channels(), kept(), scratch_.columns,
+                     scratch_.state[0], kConvBlock);
+  }
+
+  const ConstTensor& x_;
+  const ConvPlan& plan_;
+  const ConvTask& task_;
+  ConvScratch<T>& scratch_;
+};
+
+template <class T>
+class ConvForward {
+ public:
+  ConvForward(const ConvArgs& args, const ConvPlan& plan, const ConvWeights& weights,
+              const ConvTask& task, void* scratch)
+      : args_(args),
+        plan_(plan),
+        task_(task),
+        scratch_(*static_cast<ConvScratch<T>*>(scratch)),
+        inputs_(args.x, args.initial_state, plan, task, scratch_),
+        weights_(static_cast<const T*>(weights.rows) + task.first_channel),
+        padded_(weights.padded) {}
+
+  void run() {
+    const std::int64_t end = task_.first_token + task_.tokens;
+    for (std::int64_t t = task_.first_token; t < end; t += kTile) {
+      const std::int64_t tokens = std::min(kTile, end - t);
+      if (is_bf16_throughout() && t >= plan_.W - 1) {
+        bf16_tile(t, tokens);
+      } else {
+        tile(t, tokens);
+      }
+    }
+    if (task_.first_token == 0 && args_.final_state) {
+      inputs_.store_state(args_.final_state, task_.where.length);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kTile = kConvTile;
+
+  bool is_bf16_throughout() const {
+    return std::is_same_v<T, float> && args_.x.dtype == DType::bf16 &&
+           args_.y.dtype == DType::bf16 && task_.channels >= ConvInputs<T>::kLanes;
+  }
+
+  std::int64_t y_index(std::int64_t t) const {
+    const Tensor& y = args_.y;
+    return task_.where.row * y.stride[0] + (task_.where.first + t) * y.stride[1] +
+           task_.first_channel;
+  }
+
+  void bf16_tile(std::int64_t t, std::int64_t tokens) {
+    if constexpr (std::is_same_v<T, float>) {
+      ConvRows<Bf16> rows;
+      rows.tokens = static_cast<std::size_t>(tokens);
+      rows.n = static_cast<std::size_t>(task_.channels);
+      for (std::int64_t i = 0; i < tokens + plan_.W - 1; ++i) {
+        rows.in[i] = inputs_.template at<Bf16>(t - plan_.W + 1 + i);
+      }
+      for (std::int64_t i = 0; i < tokens; ++i) {
+        rows.out[i] = static_cast<Bf16*>(args_.y.data) + y_index(t + i);
+      }
+      compute(rows);
+    }
+  }
+
+  void tile(std::int64_t t, std::int64_t tokens) {
+    const Tensor& y = args_.y;
+    const bool in_place = y.dtype == ConvInputs<T>::kOwn && task_.channels >= ConvInputs<T>::kLanes;
+    ConvRows<T> rows;
+    rows.tokens = static_cast<std::size_t>(tokens);
+    // Scratch rows have room for a whole vector.
+    rows.n = static_cast<std::size_t>(std::max(task_.channels, ConvInputs<T>::kLanes));
+    for (std::int64_t i = 0; i < tokens + plan_.W - 1; ++i) {
+      rows.in[i] = inputs_.row(t - plan_.W + 1 + i, scratch_.in[i]);
+    }
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      rows.out[i] = in_place ? static_cast<T*>(y.data) + y_index(t + i) : scratch_.out[i];
+    }
+    compute(rows);
+    for (std::int64_t i = 0; i < tokens && !in_place; ++i) {
+      store_row<T>(y.data, y.dtype, y_index(t + i), static_cast<std::size_t>(task_.channels),
+                   scratch_.out[i]);
+    }
+  }
+
+  template <class Stored>
+  void compute(const ConvRows<Stored>& rows) const {
+    kConvRows<T, Stored>[plan_.W - kMinWidth](rows, weights_, padded_, args_.activation);
+  }
+
+  const ConvArgs& args_;
+  const ConvPlan& plan_;
+  const ConvTask& task_;
+  ConvScratch<T>& scratch_;
+  const ConvInputs<T> inputs_;
+  const T* const weights_;
+  const std::size_t padded_;
+};
+
+}  // namespace kda::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

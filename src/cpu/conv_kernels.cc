@@ -1,0 +1,85 @@
+// The kernels of the short convolution, for each instruction set.
+
+#include "cpu/conv.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/conv_kernels.cc"
+#include "cpu/targets.h"
+//
+#include "hwy/foreach_target.h"
+//
+#include "cpu/conv-inl.h"
+#include "cpu/conv_backward-inl.h"
+#include "cpu/float_mode.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kda::cpu::HWY_NAMESPACE {
+
+template <class T>
+struct Convolution {
+  static void prepare(const ConstTensor& weight, const ConstTensor& bias, const ConvPlan& plan,
+                      std::size_t padded, void* rows) {
+    const FloatMode mode(Denormals::kept);
+    prepare_conv<T>(weight, bias, plan, padded, rows);
+  }
+
+  static void forward(const ConvArgs& args, const ConvPlan& plan, const ConvWeights& weights,
+                      const ConvTask& task, void* scratch) {
+    const FloatMode mode(Denormals::kept);
+    ConvForward<T>(args, plan, weights, task, scratch).run();
+  }
+
+  static void commit(const ConvCommitArgs& args, const ConvPlan& plan, const ConvTask& task,
+                     void* scratch) {
+    const FloatMode mode(Denormals::kept);
+    ConvInputs<T>(args.x, args.initial_state, plan, task, *static_cast<ConvScratch<T>*>(scratch))
+        .store_state(args.final_state, task.where.length);
+  }
+
+  static void backward(const ConvBackwardArgs& args, const ConvPlan& plan,
+                       const ConvWeights& weights, const ConvTask& task, void* sums,
+                       void* scratch) {
+    const FloatMode mode(Denormals::kept);
+    ConvBackward<T>(args, plan, task, scratch).run(weights, static_cast<T*>(sums));
+  }
+
+  static void add(void* sums, const void* chunk, const ConvPlan& plan, std::size_t padded,
+                  std::int64_t first, std::int64_t count) {
+    const FloatMode mode(Denormals::kept);
+    add_conv_sums<T>(sums, chunk, plan, padded, first, count);
+  }
+
+  static void finish(const ConvBackwardArgs& args, const ConvPlan& plan, std::size_t padded,
+                     const void* sums) {
+    const FloatMode mode(Denormals::kept);
+    finish_conv_sums<T>(args, plan, padded, sums);
+  }
+
+  static ConvKernels kernels() {
+    return {prepare,
+            forward,
+            commit,
+            backward,
+            add,
+            finish,
+            round_up(sizeof(ConvScratch<T>), 64),
+            round_up(sizeof(ConvBackwardScratch<T>), 64)};
+  }
+};
+
+ConvKernels convolution(bool wide) {
+  return wide ? Convolution<double>::kernels() : Convolution<float>::kernels();
+}
+
+}  // namespace kda::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kda::cpu {
+
+ConvKernels conv_kernels(Isa isa, bool wide) {
+  KDA_RETURN_FOR_ISA(isa == Isa::avx512_bf16 ? Isa::avx512 : isa, convolution(wide))
+}
+
+}  // namespace kda::cpu
+#endif  // HWY_ONCE
