@@ -1,4 +1,4 @@
-// One (sequence, value head): its tokens' rows, chunk after chunk.
+// A task: the tokens' rows of one sequence and some value heads, chunk after chunk.
 // Included once per instruction set, inside its namespace.
 
 #if defined(KDA_CPU_HEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -9,9 +9,11 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "cpu/head.h"
 #include "cpu/tile-inl.h"
@@ -20,13 +22,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
 
+// One value head.
 template <class Dot>
 class Head {
   using F = typename Dot::Format;
   using T = typename F::T;
 
  public:
-  Head(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch)
+  // Heads that share scratch take turns. own_scratch: kept_bytes, for this head alone.
+  Head(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch,
+       void* own_scratch)
       : args_(args),
         plan_(plan),
         task_(task),
@@ -34,46 +39,10 @@ class Head {
         shape_(head_shape(plan, task.panels)),
         form_(chunk_form(plan)),
         work_(place_work<F>(shape_, scratch)),
-        kept_memory_(place(scratch)),
+        kept_memory_(place(own_scratch)),
         kept_(place_kept<F>(shape_, kept_memory_)),
-        tokens_(args, plan, task, work_.dt_bias),
+        tokens_(args, plan, task_, work_.dt_bias),
         chunks_(shape_, form_, kept_, work_, windows_) {}
-
-  void run(HeadCounts& counts) {
-    start();
-    for (std::int64_t t = 0, next_stop = 0;;) {
-      std::int64_t end =
-          std::min(t + plan_.chunk - static_cast<std::int64_t>(chunks_.length()), tokens_.count());
-      const bool has_stop = next_stop < static_cast<std::int64_t>(task_.stop_count);
-      if (has_stop) end = std::min(end, task_.stops[next_stop].offset);
-      counts.chunks += chunks_.length() == 0 && t < end;
-      append(t, end);
-      t = end;
-      if (has_stop && task_.stops[next_stop].offset == t) {
-        write_checkpoint(task_.stops[next_stop++].index);
-      } else if (t == tokens_.count()) {
-        break;
-      }
-    }
-    finish();
-    counts.windows += windows_.windows;
-    counts.one_token_windows += windows_.one_token;
-  }
-
- private:
-  bool draft() const { return args_.serving.draft; }
-  std::size_t own_bytes() const { return kept_bytes(plan_.precision, shape_); }
-
-  // Where what is kept lives: in the slot itself, but for drafts, which leave the slot alone.
-  void* place(void* scratch) const {
-    if (states_ && !draft()) return states_->head(task_.slot, task_.hv);
-    return static_cast<char*>(scratch) + work_bytes(plan_.precision, shape_);
-  }
-
-  Draft<T> draft_of(std::int64_t slot) const {
-    return place_draft<T>(states_->shape, states_->max_draft,
-                          states_->head(slot, task_.hv) + own_bytes());
-  }
 
   void start() {
     if (states_ && !task_.from_zero) {
@@ -95,11 +64,24 @@ class Head {
     chunks_.begin();
   }
 
-  // Tokens [begin, end), which fit into the open chunk.
-  void append(std::int64_t begin, std::int64_t end) {
+  std::size_t open_tokens() const { return chunks_.length(); }
+  std::int64_t tokens() const { return tokens_.count(); }
+  WindowCounts windows() const { return windows_; }
+
+  void prefetch(std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t t = begin; t < end; ++t) tokens_.prefetch(t);
+  }
+
+  // Tokens [begin, end), which fit into the open chunk. While they are read, the rows of `next`
+  // from token next_begin on are asked for.
+  void append(std::int64_t begin, std::int64_t end, const Head& next, std::int64_t next_begin) {
     if (begin == end) return;
+    tokens_.take_turn();
+    chunks_.take_turn();
     const std::size_t first_row = chunks_.length();
     for (std::int64_t t = begin; t < end; ++t) {
+      next.tokens_.prefetch(next_begin + t - begin);
+      tokens_.prefetch_output(t);
       const TokenScalars<T> x = tokens_.read(t, work_.row, work_.gate);
       if (draft()) remember(t, x);
       chunks_.add_row(x.beta, x.key_exponent, x.query_exponent);
@@ -118,6 +100,42 @@ class Head {
       }
     }
     if (chunks_.full()) chunks_.close();
+  }
+
+  void write_checkpoint(std::size_t index) {
+    if (!states_) {
+      return store_plain(args_.serving.checkpoint_states, static_cast<std::int64_t>(index));
+    }
+    const std::int64_t slot = args_.serving.checkpoints[index].slot;
+    std::memcpy(states_->head(slot, task_.hv), kept_memory_, own_bytes());
+    *draft_of(slot).count = 0;
+  }
+
+  void finish() {
+    chunks_.count_open_window();
+    if (states_) {
+      // Tokens that are appended, or drafted, take the place of drafts that wait.
+      if (draft() || tokens_.count() > 0) {
+        *draft_of(task_.slot).count = draft() ? tokens_.count() : 0;
+      }
+    } else if (args_.final_state) {
+      store_plain(args_.final_state, task_.slot);
+    }
+  }
+
+ private:
+  bool draft() const { return args_.serving.draft; }
+  std::size_t own_bytes() const { return kept_bytes(plan_.precision, shape_); }
+
+  // Where what is kept lives: in the slot itself, but for drafts, which leave the slot alone.
+  void* place(void* scratch) const {
+    if (states_ && !draft()) return states_->head(task_.slot, task_.hv);
+    return scratch;
+  }
+
+  Draft<T> draft_of(std::int64_t slot) const {
+    return place_draft<T>(states_->shape, states_->max_draft,
+                          states_->head(slot, task_.hv) + own_bytes());
   }
 
   // A draft token's row, for commit().
@@ -142,30 +160,9 @@ class Head {
     }
   }
 
-  void write_checkpoint(std::size_t index) {
-    if (!states_) {
-      return store_plain(args_.serving.checkpoint_states, static_cast<std::int64_t>(index));
-    }
-    const std::int64_t slot = args_.serving.checkpoints[index].slot;
-    std::memcpy(states_->head(slot, task_.hv), kept_memory_, own_bytes());
-    *draft_of(slot).count = 0;
-  }
-
-  void finish() {
-    chunks_.count_open_window();
-    if (states_) {
-      // Tokens that are appended, or drafted, take the place of drafts that wait.
-      if (draft() || tokens_.count() > 0) {
-        *draft_of(task_.slot).count = draft() ? tokens_.count() : 0;
-      }
-    } else if (args_.final_state) {
-      store_plain(args_.final_state, task_.slot);
-    }
-  }
-
   const ForwardArgs& args_;
   const Plan& plan_;
-  const HeadTask& task_;
+  const HeadTask task_;
   StreamingStates::Memory* const states_;
   const TileShape shape_;
   const ChunkForm form_;
@@ -175,6 +172,63 @@ class Head {
   Tokens<T> tokens_;
   WindowCounts windows_;
   Chunks<Dot> chunks_;
+};
+
+// The heads of a task, a chunk of each in turn.
+template <class Dot>
+class HeadGroup {
+ public:
+  HeadGroup(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch)
+      : plan_(plan), task_(task), size_(static_cast<std::size_t>(task.heads)) {
+    const TileShape shape = head_shape(plan, task.panels);
+    auto* own = static_cast<std::byte*>(scratch) + work_bytes(plan.precision, shape);
+    for (std::size_t i = 0; i < size_; ++i) {
+      HeadTask one = task;
+      one.hv += static_cast<std::int64_t>(i);
+      heads_[i].emplace(args, plan, one, scratch, own);
+      own += kept_bytes(plan.precision, shape);
+    }
+  }
+
+  void run(HeadCounts& counts) {
+    each([](Head<Dot>& head) { head.start(); });
+    const Head<Dot>& first = *heads_[0];  // all have the same tokens
+    first.prefetch(0, std::min<std::int64_t>(plan_.chunk, first.tokens()));
+    for (std::int64_t t = 0, next_stop = 0;;) {
+      std::int64_t end = std::min(t + plan_.chunk - static_cast<std::int64_t>(first.open_tokens()),
+                                  first.tokens());
+      const bool has_stop = next_stop < static_cast<std::int64_t>(task_.stop_count);
+      if (has_stop) end = std::min(end, task_.stops[next_stop].offset);
+      if (first.open_tokens() == 0 && t < end) counts.chunks += task_.heads;
+      for (std::size_t i = 0; i < size_; ++i) {
+        const bool last = i + 1 == size_;
+        heads_[i]->append(t, end, *heads_[last ? 0 : i + 1], last ? end : t);
+      }
+      t = end;
+      if (has_stop && task_.stops[next_stop].offset == t) {
+        const std::size_t index = task_.stops[next_stop++].index;
+        each([&](Head<Dot>& head) { head.write_checkpoint(index); });
+      } else if (t == first.tokens()) {
+        break;
+      }
+    }
+    each([&](Head<Dot>& head) {
+      head.finish();
+      counts.windows += head.windows().windows;
+      counts.one_token_windows += head.windows().one_token;
+    });
+  }
+
+ private:
+  template <class F>
+  void each(F f) {
+    for (std::size_t i = 0; i < size_; ++i) f(*heads_[i]);
+  }
+
+  const Plan& plan_;
+  const HeadTask& task_;
+  const std::size_t size_;
+  std::array<std::optional<Head<Dot>>, kMaxHeads> heads_;
 };
 
 // The state of one head of a slot, to be changed or read.

@@ -20,7 +20,7 @@ struct Kernels {
   static void forward(const ForwardArgs& args, const Plan& plan, const HeadTask& task,
                       void* scratch, HeadCounts& counts) {
     const FloatMode mode(denormals(plan.precision));
-    Head<Dot>(args, plan, task, scratch).run(counts);
+    HeadGroup<Dot>(args, plan, task, scratch).run(counts);
   }
 
   static void commit(StreamingStates::Memory& states, std::int64_t slot, std::int64_t hv,

@@ -13,9 +13,9 @@
 
 namespace kda::cpu {
 
-// One sequence and value head; a range of its value panels.
+// One sequence and `heads` neighbouring value heads from hv on; a range of their value panels.
 struct HeadTask {
-  std::int64_t n = 0, hv = 0;
+  std::int64_t n = 0, hv = 0, heads = 1;
   std::int64_t slot = 0;   // of the state: in a streaming pool, or the state tensors' first index
   bool from_zero = false;  // whatever the slot holds
   std::size_t first_panel = 0, panels = 0;
@@ -27,8 +27,12 @@ struct HeadCounts {
   std::int64_t chunks = 0, windows = 0, one_token_windows = 0;
 };
 
+// Heads of one forward task, at most: their rows of a token are neighbours in memory, so what one
+// head waits for (pages, DRAM rows) is there for the others.
+inline constexpr std::int64_t kMaxHeads = 8;
+
 // Reads the inputs of a checked call, writes o and the states of the task. scratch holds
-// work_bytes and kept_bytes of head_shape(), one after the other.
+// task_bytes(). `recurrent` takes tasks of one head.
 using HeadKernel = void (*)(const ForwardArgs&, const Plan&, const HeadTask&, void* scratch,
                             HeadCounts&);
 // Appends `tokens` of the slot's draft to its state.
@@ -46,6 +50,13 @@ inline TileShape head_shape(const Plan& plan, std::size_t panels) {
   s.midpoint = plan.reference == Reference::midpoint;
   s.panels = panels;
   return s;
+}
+
+// Scratch of a task: the work that its heads take turns with, then what is kept of each.
+inline std::size_t task_bytes(const Plan& plan, std::size_t panels, std::int64_t heads) {
+  const TileShape shape = head_shape(plan, panels);
+  return work_bytes(plan.precision, shape) +
+         static_cast<std::size_t>(heads) * kept_bytes(plan.precision, shape);
 }
 
 inline std::size_t all_panels(const Plan& plan) {

@@ -23,6 +23,8 @@ namespace kda::cpu::HWY_NAMESPACE {
 
 // Tokens whose rows are read at a time; with a panel of S they fit into the first-level cache.
 inline constexpr std::int64_t kRecurrentTokens = 8;
+// Tokens that are asked for ahead.
+inline constexpr std::int64_t kAhead = 6;
 
 template <class F>
 class Recurrent {
@@ -52,6 +54,7 @@ class Recurrent {
       const std::int64_t rows = std::min(step, tokens_.count() - t);
       for (std::int64_t i = 0; i < rows; ++i) {
         const auto r = static_cast<std::size_t>(i);
+        tokens_.prefetch(t + i + kAhead);
         work_.beta[r] = tokens_.read(t + i, work_.row, work_.gate).beta;
         std::copy_n(work_.row, Kp_, keys + r * Kp_);
         std::copy_n(work_.row + Kp_, Kp_, queries + r * Kp_);

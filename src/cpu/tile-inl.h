@@ -63,6 +63,11 @@ class Chunks {
     if (length() > 0) factors_.split_start();
   }
 
+  // Others have used the work since.
+  void take_turn() {
+    if (length() > 0) factors_.split_start();
+  }
+
   std::size_t length() const { return static_cast<std::size_t>(kept_.position->length); }
 
   // Takes the token whose normalised rows are in work.row (k, then q), whose gate is in work.gate.

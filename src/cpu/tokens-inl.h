@@ -31,7 +31,7 @@ struct TokenScalars {
 template <class T>
 class Tokens {
  public:
-  // dt_bias: [Kp] scratch for as long as this lives.
+  // dt_bias: [Kp] scratch, for as long as this lives or until others use it.
   Tokens(const ForwardArgs& args, const Plan& plan, const HeadTask& task, T* dt_bias)
       : args_(args),
         plan_(plan),
@@ -39,16 +39,19 @@ class Tokens {
         where_(stretch(args, plan, task.n)),
         h_(task.hv / (plan.HV / plan.H)),
         K_(static_cast<std::size_t>(plan.K)),
-        Kp_(round_up(K_, kPad)) {
-    read_gate_form(dt_bias);
+        Kp_(round_up(K_, kPad)),
+        dt_bias_(dt_bias) {
+    take_turn();
   }
+
+  // Others have used dt_bias since.
+  void take_turn() { read_gate_form(dt_bias_); }
 
   std::int64_t count() const { return where_.length; }
 
   // The normalised key and the scaled query into row (k, then q, [2 Kp]), the gate's bits into
   // gate ([Kp]).
   TokenScalars<T> read(std::int64_t t, T* row, double* gate) const {
-    prefetch(t + kAhead);
     read_gate(where_.first + t, row, gate);
     T* k = row;
     T* q = row + Kp_;
@@ -70,11 +73,7 @@ class Tokens {
                  at(as_const(args_.o), t, task_.hv) + first_column(panel), columns(panel), o);
   }
 
- private:
-  // A token's rows lie a whole token apart in memory, too far for the processor to guess: they are
-  // asked for some tokens ahead.
-  static constexpr std::int64_t kAhead = 6;
-
+  // A token's rows lie a whole token apart in memory, too far for the processor to guess.
   void prefetch(std::int64_t t) const {
     if (t >= where_.length) return;
     const auto lines = [&](const ConstTensor& x, std::int64_t head, std::int64_t count) {
@@ -89,6 +88,15 @@ class Tokens {
     if (plan_.op == Op::kda) lines(args_.g, task_.hv, plan_.K);
   }
 
+  void prefetch_output(std::int64_t t) const {
+    const Tensor& o = args_.o;
+    const char* first = static_cast<const char*>(o.data) +
+                        at(as_const(o), t, task_.hv) * static_cast<std::int64_t>(size_of(o.dtype));
+    const std::int64_t bytes = plan_.V * static_cast<std::int64_t>(size_of(o.dtype));
+    for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 1);
+  }
+
+ private:
   // Powers of two that exist with their inverses.
   static constexpr int kMaxExponent = std::numeric_limits<T>::max_exponent - 2;
 
@@ -162,6 +170,7 @@ class Tokens {
   const Stretch where_;
   const std::int64_t h_;  // key head
   const std::size_t K_, Kp_;
+  T* const dt_bias_;
   GateForm<T> gate_form_;
 };
 
