@@ -13,6 +13,7 @@ Error refusal() {
 }  // namespace
 
 Ran forward(const ForwardArgs&, const CudaContext&) { throw refusal(); }
+Ran recurrent(const ForwardArgs&, const CudaContext&) { throw refusal(); }
 std::string why_not(const ForwardArgs&, const CudaContext&) { return refusal().what(); }
 std::size_t workspace_bytes(const ForwardArgs&, const CudaContext&) { throw refusal(); }
 

@@ -298,6 +298,7 @@ TEST(CudaErrors, AreNamed) {
   Case c = case_of(forms()[0]);
   Bundle b = make(c);
   DeviceBundle device(b.args());
+  device.prepare();
   ForwardArgs a = device.args;
   EXPECT_EQ(why_not(a, device.context), "");
   a.workspace.bytes -= 1;

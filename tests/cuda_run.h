@@ -76,19 +76,32 @@ class DeviceBundle {
  public:
   explicit DeviceBundle(const ForwardArgs& host) : host_(host), args(host) {
     for (ConstTensor* t : {&args.q, &args.k, &args.v, &args.g, &args.beta, &args.A_log,
-                           &args.dt_bias, &args.initial_state.tensor, &args.cu_seqlens}) {
+                           &args.dt_bias, &args.initial_state.tensor, &args.cu_seqlens,
+                           &args.serving.slots, &args.serving.has_initial_state}) {
       if (*t) t->data = memory_.copy_of(t->data, extent_bytes(*t));
     }
-    for (Tensor* t : {&args.o, &args.final_state.tensor}) {
+    for (Tensor* t : {&args.o, &args.final_state.tensor, &args.serving.checkpoint_states.tensor}) {
       if (*t) t->data = memory_.copy_of(t->data, extent_bytes(*t));
+    }
+    if (host.final_state && host.final_state.tensor.data == host.initial_state.tensor.data) {
+      args.initial_state.tensor.data = args.final_state.tensor.data;  // in place
     }
     if (args.cu_seqlens) context.host_cu_seqlens = host.cu_seqlens.data;
+    if (args.serving.slots) context.host_slots = host.serving.slots.data;
     context.status = static_cast<std::uint32_t*>(memory_.allocate(4, 0));
+  }
+
+  // Gives the call its workspace.
+  void prepare() {
     const std::size_t bytes = workspace_bytes(args, context);
     args.workspace = {memory_.allocate(bytes, 0xA5), bytes};
   }
 
-  Ran run() { return forward(args, context); }
+  Ran run() {
+    if (!args.workspace.data) prepare();
+    return forward(args, context);
+  }
+  Ran run_recurrent() { return recurrent(args, context); }
 
   void download() const {
     check_cuda(cudaDeviceSynchronize(), "the kernel: ");
@@ -99,6 +112,7 @@ class DeviceBundle {
     };
     back(host_.o, args.o);
     back(host_.final_state.tensor, args.final_state.tensor);
+    back(host_.serving.checkpoint_states.tensor, args.serving.checkpoint_states.tensor);
   }
 
   std::uint32_t status() const {

@@ -17,6 +17,17 @@ constexpr int kProducerGroups = 4;  // warpgroups a block
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// What fits into a launch's parameters.
+struct StopList {
+  static constexpr int kMost = 256;
+  Stop stops[kMost];
+};
+
+__global__ void put_stops_kernel(const __grid_constant__ StopList list, int count, Stop* to) {
+  const int i = threadIdx.x;
+  if (i < count) to[i] = list.stops[i];
+}
+
 }  // namespace
 
 Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors) {
@@ -57,8 +68,25 @@ std::size_t ring_bytes(const Grid& grid) {
          static_cast<std::size_t>(grid.lanes) * grid.slots * sm90::Image::kStride;
 }
 
+int put_stops(std::span<const Stop> stops, Stop* to, void* stream) {
+  for (std::size_t at = 0; at < stops.size(); at += StopList::kMost) {
+    StopList list{};
+    const std::size_t count = std::min<std::size_t>(stops.size() - at, StopList::kMost);
+    std::copy_n(stops.begin() + static_cast<std::ptrdiff_t>(at), count, list.stops);
+    put_stops_kernel<<<1, StopList::kMost, 0, static_cast<cudaStream_t>(stream)>>>(
+        list, static_cast<int>(count), to + at);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream) {
-  const void* kernel = general ? sm90::forward_general() : sm90::forward_bounded();
+  // Checkpoints and bf16 states cost the chain registers: kernels of their own.
+  const bool serving = params.stop_count > 0 || params.bf16_state;
+  const void* kernel =
+      serving ? (general ? sm90::forward_general_serving() : sm90::forward_bounded_serving())
+              : (general ? sm90::forward_general() : sm90::forward_bounded());
   const auto on = static_cast<cudaStream_t>(stream);
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sm90::kSharedBytes);

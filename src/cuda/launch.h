@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "cuda/params.h"
 
@@ -24,5 +25,12 @@ std::size_t ring_bytes(const Grid& grid);
 
 // Puts the kernel on the stream; `general` as in sm90/produce.cuh. Returns a cudaError_t.
 int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream);
+
+// Recurrent decode, in the order that suits states of this layout. Returns a cudaError_t.
+int launch_recurrent(const ForwardParams& params, bool value_first, void* stream);
+
+// Puts a copy of the list to device memory on the stream; it travels in launch parameters, so the
+// call may be captured in a graph. Returns a cudaError_t.
+int put_stops(std::span<const Stop> stops, Stop* to, void* stream);
 
 }  // namespace kda::cuda

@@ -23,11 +23,19 @@ struct View {
   bool vectors = false;  // every row starts at a multiple of 16 bytes
 };
 
-// A [N, HV, rows, columns] state, last stride 1.
+// A [slots, HV, rows, columns] state in f32 or bf16, last stride 1.
 struct StateView {
-  float* data = nullptr;
-  std::int64_t sequence = 0, head = 0, row = 0;  // strides
+  void* data = nullptr;
+  std::int64_t slot = 0, head = 0, row = 0;  // strides
   bool value_first = false;
+  Element element = Element::f32;
+  bool vectors = false;  // every row starts at a multiple of four elements
+};
+
+// A plain state to be kept on the way: that of `sequence` after `offset` of its tokens.
+struct Stop {
+  int sequence, offset;
+  int row;  // of ForwardParams::kept
 };
 
 struct ForwardParams {
@@ -39,12 +47,24 @@ struct ForwardParams {
   Element A_log_element, dt_bias_element;
   StateView initial, final;
   const void* cu_seqlens;  // [N + 1] in device memory, or null
-  Element cu_element;
+  const void* slots;       // [N] in device memory, or null: sequence n has slot n
+  Element cu_element, slots_element;
+  const std::uint8_t* has_initial;  // [N] in device memory, or null: all have
+  std::int64_t slot_count;
+
+  // Checkpoints: the main pass keeps the state of the last chunk boundary at or before each stop;
+  // a second pass of `resumed` sequences takes those up to their offsets (schedule.cuh).
+  const Stop* stops;  // in device memory, ordered by sequence and offset
+  int stop_count;
+  bool resumed;  // sequence n of this pass is the end of stops[n]
+  StateView kept;
 
   int B, T, N, HV, group;  // group: value heads a key head
   GateKind gate;
   NormKind norm;
   bool sigmoid_beta;
+  float beta_factor;  // of beta
+  bool bf16_state;    // S is rounded at chunk boundaries
   float lower_bound;  // bits a token
   float scale;
   bool single;     // one window a chunk, sums from the chunk's start
@@ -53,15 +73,16 @@ struct ForwardParams {
   int window;      // tokens a window holds at most
 
   // The hand-over (sm90/schedule.cuh).
-  char* ring;             // [lanes, slots] images
-  std::uint32_t* filled;  // [lanes, slots] parts of images written, ever
-  std::uint32_t* taken;   // [lanes, slots] copies that consumers have taken, ever
+  char* ring;             // [lanes, slots_a_lane] images
+  std::uint32_t* filled;  // [lanes, slots_a_lane] parts of images written, ever
+  std::uint32_t* taken;   // [lanes, slots_a_lane] copies that consumers have taken, ever
   std::uint32_t* status;  // the caller's, or null
-  int lanes, slots;
+  int lanes, slots_a_lane;
   int halves;  // consumer blocks a lane: 1 takes whole heads, 2 half a head each
 };
 
 // Bits of the status word.
 inline constexpr std::uint32_t kBadSequences = 1;  // cu_seqlens was clamped
+inline constexpr std::uint32_t kBadSlots = 2;      // a slot that is not there was taken as padding
 
 }  // namespace kda::cuda

@@ -4,6 +4,8 @@
 
 namespace kda::cuda::sm90 {
 
-const void* forward_bounded() { return reinterpret_cast<const void*>(forward_kernel<false>); }
+const void* forward_bounded() {
+  return reinterpret_cast<const void*>(forward_kernel<false, false>);
+}
 
 }  // namespace kda::cuda::sm90

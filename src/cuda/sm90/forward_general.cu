@@ -4,6 +4,6 @@
 
 namespace kda::cuda::sm90 {
 
-const void* forward_general() { return reinterpret_cast<const void*>(forward_kernel<true>); }
+const void* forward_general() { return reinterpret_cast<const void*>(forward_kernel<true, false>); }
 
 }  // namespace kda::cuda::sm90

@@ -19,16 +19,23 @@ struct GateForm {
   float factor = kLog2e;
   float amplitude = 0.f;  // of softplus
 
-  // Thread c of a warpgroup leaves the offset of channel c in shared memory.
-  __device__ __forceinline__ void load(const ForwardParams& p, int h, std::uint32_t offsets) {
+  __device__ __forceinline__ void set(const ForwardParams& p, int h) {
     const float a = p.A_log ? load_scalar(p.A_log, p.A_log_element, h) : 0.f;
     const float rate = exp2_fast(a * kLog2e);
     factor = p.gate == GateKind::bounded ? -rate * kLog2e : kLog2e;
     amplitude = -rate;
+  }
+
+  __device__ __forceinline__ float offset(const ForwardParams& p, int h, int channel) const {
+    if (!p.dt_bias) return 0.f;
+    return factor * load_scalar(p.dt_bias, p.dt_bias_element, h * p.bias_head + channel);
+  }
+
+  // Thread c of a warpgroup leaves the offset of channel c in shared memory.
+  __device__ __forceinline__ void load(const ForwardParams& p, int h, std::uint32_t offsets) {
+    set(p, h);
     const int c = threadIdx.x % 128;
-    const float bias =
-        p.dt_bias ? load_scalar(p.dt_bias, p.dt_bias_element, h * p.bias_head + c) : 0.f;
-    store_shared(offsets + c * 4, factor * bias);
+    store_shared(offsets + c * 4, offset(p, h, c));
   }
 
   // A bounded gate as a fraction of its bound.

@@ -22,7 +22,7 @@ class Output {
       : row_(static_cast<std::uint16_t*>(const_cast<void*>(p.o.data)) + tile.batch * p.o.batch +
              tile.first * p.o.token + tile.h * p.o.head + value),
         token_(p.o.token),
-        length_(tile.length),
+        length_(p.o.data ? tile.length : 0),
         vectors_(p.o.vectors),
         staging_(staging),
         lane_(lane) {}

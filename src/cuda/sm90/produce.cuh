@@ -43,7 +43,7 @@ struct Ledger {
       return;
     }
     const bool entered = walk.advance(p, step);
-    place.advance(p, step % p.slots, step / p.slots);
+    place.advance(p, step % p.slots_a_lane, step / p.slots_a_lane);
     write(p, turn, entered);
   }
 

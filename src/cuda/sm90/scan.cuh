@@ -19,41 +19,9 @@
 #include "cuda/sm90/output.cuh"
 #include "cuda/sm90/schedule.cuh"
 #include "cuda/sm90/stages.cuh"
+#include "cuda/sm90/state.cuh"
 
 namespace kda::cuda::sm90 {
-
-// Accumulator (t, j) of the state: value channel 16 warp + g + 8 (j / 2), key channel
-// 8 t + 2 q + j % 2.
-template <class Visit>
-__device__ __forceinline__ void visit_state(int lane, Visit visit) {
-  const int g = lane >> 2, q = lane & 3;
-#pragma unroll
-  for (int t = 0; t < 16; ++t) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) visit(t * 4 + j, g + 8 * (j >> 1), 8 * t + 2 * q + (j & 1));
-  }
-}
-
-__device__ __forceinline__ float* state_at(const StateView& view, const Tile& tile, int value,
-                                           int key) {
-  const std::int64_t row = view.value_first ? value : key, column = view.value_first ? key : value;
-  return view.data + tile.n * view.sequence + tile.h * view.head + row * view.row + column;
-}
-
-__device__ __forceinline__ void load_state(const ForwardParams& p, const Tile& tile, int value0,
-                                           int lane, float (&s)[64]) {
-  visit_state(lane, [&](int i, int value, int key) {
-    s[i] = p.initial.data ? *state_at(p.initial, tile, value0 + value, key) : 0.f;
-  });
-}
-
-__device__ __forceinline__ void store_state(const ForwardParams& p, const Tile& tile, int value0,
-                                            int lane, const float (&s)[64]) {
-  if (!p.final.data) return;
-  visit_state(lane, [&](int i, int value, int key) {
-    *state_at(p.final, tile, value0 + value, key) = s[i];
-  });
-}
 
 // What a chunk needs besides products: V^T of 16 value channels a warp, columns of tokens in the
 // order of `slot`, still packed, and the decays of the thread's key channels. Loaded while the
@@ -131,6 +99,17 @@ __device__ __forceinline__ void pack_state(const float (&s)[64], std::uint32_t (
   }
 }
 
+__device__ __forceinline__ void unpack_state(const std::uint32_t (&a)[8][4], float (&s)[64]) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      s[k * 8 + j * 2] = low_bf16(a[k][j]);
+      s[k * 8 + j * 2 + 1] = high_bf16(a[k][j]);
+    }
+  }
+}
+
 // The operand of channels 16 k ... in a tile of two halves.
 __device__ __forceinline__ std::uint64_t channels(std::uint64_t tile, int k) {
   return tile + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4);
@@ -158,15 +137,19 @@ __device__ __forceinline__ void predict(std::uint32_t image, const Ahead& ahead,
   round_tf32(u);
 }
 
-// The chunks of one tile. half: which 64 value channels.
+// The chunks of one tile. half: which 64 value channels. kServing: with checkpoints, bf16 states.
+template <bool kServing>
 __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& stages,
                                           const Tile& tile, int half, std::uint32_t staging,
                                           Turn& turn) {
   const int thread = thread_of_group();
   const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
   const int value0 = half * 64 + warp * 16;
+  if (tile.slot < 0) return;
   float s[64];
-  load_state(p, tile, value0, lane, s);
+  load_state<kServing>(p, tile, value0, lane, s);
+  Stops<kServing> stops(p, tile);
+  if (stops.due(0)) stops.keep(p, tile, value0, lane, s);
   const std::uint32_t my_values = Image::kValues + (p.halves == 1 ? half * Image::kHalf : 0);
   const Output output(p, tile, value0, staging + warp * kChunk * 32, lane);
   float u[16], z[16], o[16];
@@ -215,6 +198,8 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     wgmma_wait<1>();
     pin(s);
     pack_state(s, a);
+    if (kServing && p.bf16_state) unpack_state(a, s);
+    if (stops.due(chunk + 1)) stops.keep(p, tile, value0, lane, s);
     wgmma_wait<0>();
     pin(o);
     output.take(o, packed);
@@ -223,15 +208,16 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     if (more) predict<1>(stages.image(turn.stage), ahead, a, u, s);
   }
   if (tile.chunks > 0) output.store(packed, (tile.chunks - 1) * kChunk);
-  store_state(p, tile, value0, lane, s);
+  if (p.final.data) store_state<kServing>(p.final, tile.slot, tile.h, value0, lane, s);
 }
 
 // All tiles of a lane.
+template <bool kServing>
 __device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int lane,
                                      int half, std::uint32_t staging) {
   Turn turn;
   for (int number = lane; number < p.N * p.HV; number += p.lanes) {
-    scan_tile(p, stages, Tile(p, number), half, staging, turn);
+    scan_tile<kServing>(p, stages, Tile(p, number), half, staging, turn);
   }
 }
 

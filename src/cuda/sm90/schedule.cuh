@@ -7,18 +7,13 @@
 #include <cstdint>
 
 #include "cuda/params.h"
+#include "cuda/sequences.cuh"
 
 namespace kda::cuda::sm90 {
 
-__device__ __forceinline__ std::int64_t sequence_bound(const ForwardParams& p, int n) {
-  const std::int64_t x = p.cu_element == Element::i32
-                             ? static_cast<const std::int32_t*>(p.cu_seqlens)[n]
-                             : static_cast<const std::int64_t*>(p.cu_seqlens)[n];
-  return x < 0 ? 0 : x > p.T ? p.T : x;
-}
-
 struct Tile {
-  int n, h;           // sequence, value head
+  int n, h;           // sequence of this pass, value head
+  int slot;           // of its states; below 0: padding
   int batch;          // batch row
   int first, length;  // tokens
   int chunks;
@@ -26,15 +21,18 @@ struct Tile {
   __device__ __forceinline__ Tile(const ForwardParams& p, int tile) {
     n = tile / p.HV;
     h = tile - n * p.HV;
-    batch = n;
-    first = 0;
-    length = p.T;
-    if (p.cu_seqlens) {
-      batch = 0;
-      first = static_cast<int>(sequence_bound(p, n));
-      length = static_cast<int>(sequence_bound(p, n + 1)) - first;
-      length = length < 0 ? 0 : length;
+    int sequence = n, begin = 0, end = p.T;
+    if (p.resumed) {
+      sequence = p.stops[n].sequence;
+      end = p.stops[n].offset;
+      begin = end / kChunk * kChunk;
     }
+    slot = slot_of(p, sequence);
+    const Stretch stretch(p, sequence);
+    batch = stretch.batch;
+    first = stretch.first + begin;
+    length = slot < 0 ? 0 : max(0, min(stretch.length, end) - begin);
+    if (p.resumed && slot >= 0) slot = p.stops[n].row;
     chunks = (length + kChunk - 1) / kChunk;
   }
 };
@@ -82,19 +80,19 @@ class Walk {
 class RingPlace {
  public:
   __device__ __forceinline__ RingPlace(const ForwardParams& p, int lane, int index)
-      : lane_(lane), slot_(index % p.slots), use_(index / p.slots) {}
+      : lane_(lane), slot_(index % p.slots_a_lane), use_(index / p.slots_a_lane) {}
 
   __device__ __forceinline__ void advance(const ForwardParams& p, int step_slots, int step_uses) {
     slot_ += step_slots;
     use_ += step_uses;
-    if (slot_ >= p.slots) {
-      slot_ -= p.slots;
+    if (slot_ >= p.slots_a_lane) {
+      slot_ -= p.slots_a_lane;
       ++use_;
     }
   }
 
   __device__ __forceinline__ int index(const ForwardParams& p) const {
-    return lane_ * p.slots + slot_;
+    return lane_ * p.slots_a_lane + slot_;
   }
   // How many times the place has been used before.
   __device__ __forceinline__ std::uint32_t use() const { return use_; }

@@ -56,7 +56,7 @@ __device__ __forceinline__ void feed(const ForwardParams& p, const Stages& stage
                                      int half, int stage) {
   Walk walk(p, lane, stage);
   RingPlace place(p, lane, stage);
-  const int step_slots = Stages::kCount % p.slots, step_uses = Stages::kCount / p.slots;
+  const int step_slots = Stages::kCount % p.slots_a_lane, step_uses = Stages::kCount / p.slots_a_lane;
   const std::uint32_t to = stages.image(stage), full = stages.full(stage);
   const int values = p.halves == 1 ? 2 * Image::kHalf : Image::kHalf;
   const int skipped = p.halves == 1 ? 0 : half * Image::kHalf;

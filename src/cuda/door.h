@@ -1,0 +1,100 @@
+// What every call on the GPU does at the door: the device, the checks, views for kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "checks.h"
+#include "cuda/params.h"
+#include "kda/cuda.hpp"
+#include "plan.h"
+
+namespace kda::cuda {
+
+inline constexpr double kLog2eExact = 1.4426950408889634;
+
+void check_cuda(cudaError_t error, const char* what);
+int attribute(int device, cudaDeviceAttr which);
+
+// A device that there is, of compute capability 9.0.
+void check_device(int device);
+
+// make_plan reads cu_seqlens and slots: it gets the host's copies, or stand-ins that say nothing.
+Plan plan_of(const ForwardArgs& args, const CudaContext& context);
+
+void want(bool supported, const char* argument, const std::string& was, const char* accepted);
+void want_dtype(const Argument& a, DTypes types, const char* accepted);
+
+// What the kernels of either pass take: op, heads of 128, dtypes, sizes.
+// `rows`: of q, k, v, o.
+void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const char* accepted);
+
+void check_device_workspace(const ForwardArgs& args, std::size_t bytes);
+
+Element element(DType t);
+bool has_vectors(const ConstTensor& t);
+View view(const ConstTensor& t);
+StateView state_view(const ConstTensor& t, StateLayout layout);
+
+// The shift of a chunk that is one window, where sums start before its first token: half their
+// range, in bits.
+float single_shift(const Plan& plan);
+GateKind gate_kind(Gate gate);
+NormKind norm_kind(Norm norm);
+
+// The slots that the call's states have.
+std::int64_t slot_count(const ForwardArgs& args, const Plan& plan);
+
+// The caller's current device comes back.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope() { cudaSetDevice(before_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+// The fields that every kernel's parameters share.
+template <class Params>
+void fill_common(const ForwardArgs& args, const CudaContext& context, const Plan& plan, Params& p) {
+  p.q = view(args.q);
+  p.k = view(args.k);
+  p.v = view(args.v);
+  p.g = view(args.g);
+  p.beta = view(args.beta);
+  p.o = view(as_const(args.o));
+  p.A_log = args.A_log.data;
+  p.A_log_element = element(args.A_log.dtype);
+  p.dt_bias = args.dt_bias.data;
+  p.dt_bias_element = element(args.dt_bias.dtype);
+  p.bias_head = args.dt_bias.stride[0];
+  p.initial = state_view(args.initial_state.tensor, args.initial_state.layout);
+  p.final = state_view(as_const(args.final_state.tensor), args.final_state.layout);
+  p.cu_seqlens = args.cu_seqlens.data;
+  p.cu_element = element(args.cu_seqlens.dtype);
+  p.slots = args.serving.slots.data;
+  p.slots_element = element(args.serving.slots.dtype);
+  p.has_initial = static_cast<const std::uint8_t*>(args.serving.has_initial_state.data);
+  p.slot_count = slot_count(args, plan);
+  p.B = static_cast<int>(plan.B);
+  p.T = static_cast<int>(plan.T);
+  p.N = static_cast<int>(plan.N);
+  p.HV = static_cast<int>(plan.HV);
+  p.group = static_cast<int>(plan.HV / plan.H);
+  p.gate = gate_kind(plan.gate);
+  p.norm = norm_kind(plan.norm);
+  p.sigmoid_beta = plan.sigmoid_beta;
+  p.beta_factor = plan.neg_eigval ? 2.f : 1.f;
+  p.bf16_state = plan.bf16_state;
+  p.lower_bound = static_cast<float>(plan.lower_bound * kLog2eExact);
+  p.scale = static_cast<float>(plan.scale);
+  p.status = context.status;
+}
+
+}  // namespace kda::cuda

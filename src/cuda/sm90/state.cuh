@@ -1,0 +1,109 @@
+// Plain states: where a consumer's accumulators come from and go to.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/math.cuh"
+#include "cuda/params.h"
+#include "cuda/sm90/schedule.cuh"
+
+namespace kda::cuda::sm90 {
+
+// Calls visit(i, offset) for every accumulator i of the state: (t, j) is value channel
+// value0 + g + 8 (j / 2), key channel 8 t + 2 q + j % 2.
+template <class Visit>
+__device__ __forceinline__ void visit_state(const StateView& view, int slot, int h, int value0,
+                                            int lane, Visit visit) {
+  const std::int64_t value = view.value_first ? view.row : 1;
+  const std::int64_t key = view.value_first ? 1 : view.row;
+  const std::int64_t base =
+      slot * view.slot + h * view.head + (value0 + (lane >> 2)) * value + 2 * (lane & 3) * key;
+#pragma unroll
+  for (int t = 0; t < 16; ++t) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      visit(t * 4 + j, base + (8 * t + (j & 1)) * key + 8 * (j >> 1) * value);
+    }
+  }
+}
+
+// kServing: states may be bf16.
+template <bool kServing>
+__device__ __forceinline__ void load_state(const ForwardParams& p, const Tile& tile, int value0,
+                                           int lane, float (&s)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) s[i] = 0.f;
+  if (!p.initial.data || (!p.resumed && starts_from_zero(p, tile.n))) return;
+  if (!kServing || p.initial.element == Element::f32) {
+    const auto* from = static_cast<const float*>(p.initial.data);
+    visit_state(p.initial, tile.slot, tile.h, value0, lane,
+                [&](int i, std::int64_t at) { s[i] = from[at]; });
+  } else {
+    const auto* from = static_cast<const std::uint16_t*>(p.initial.data);
+    visit_state(p.initial, tile.slot, tile.h, value0, lane,
+                [&](int i, std::int64_t at) { s[i] = low_bf16(from[at]); });
+  }
+  if (kServing && p.bf16_state) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) s[i] = low_bf16(pack_bf16(s[i], 0.f));
+  }
+}
+
+template <bool kServing>
+__device__ __forceinline__ void store_state(const StateView& to, int slot, int h, int value0,
+                                            int lane, const float (&s)[64]) {
+  if (!kServing || to.element == Element::f32) {
+    auto* p = static_cast<float*>(to.data);
+    visit_state(to, slot, h, value0, lane, [&](int i, std::int64_t at) { p[at] = s[i]; });
+  } else {
+    auto* p = static_cast<std::uint16_t*>(to.data);
+    visit_state(to, slot, h, value0, lane, [&](int i, std::int64_t at) {
+      p[at] = static_cast<std::uint16_t>(pack_bf16(s[i], 0.f));
+    });
+  }
+}
+
+// The stops of one tile, in order; none without kServing.
+template <bool kServing>
+class Stops {
+ public:
+  __device__ __forceinline__ Stops(const ForwardParams& p, const Tile& tile) {
+    if constexpr (kServing) {
+      if (!p.resumed && p.stop_count > 0) find(p, tile);
+    }
+  }
+
+  // Whether a state is to be kept after so many chunks.
+  __device__ __forceinline__ bool due(int chunks) const { return kServing && chunks == chunks_; }
+
+  __device__ __forceinline__ void keep(const ForwardParams& p, const Tile& tile, int value0,
+                                       int lane, const float (&s)[64]) {
+    for (const int chunks = chunks_; due(chunks); ++next_, look(p, tile)) {
+      store_state<true>(p.kept, p.stops[next_].row, tile.h, value0, lane, s);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void find(const ForwardParams& p, const Tile& tile) {
+    int low = 0, high = p.stop_count;  // the first stop of this sequence or a later one
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (p.stops[middle].sequence < tile.n) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    next_ = low;
+    look(p, tile);
+  }
+
+  __device__ __forceinline__ void look(const ForwardParams& p, const Tile& tile) {
+    const bool mine = next_ < p.stop_count && p.stops[next_].sequence == tile.n;
+    chunks_ = mine ? p.stops[next_].offset / kChunk : -1;
+  }
+
+  int next_ = 0, chunks_ = -1;
+};
+
+}  // namespace kda::cuda::sm90
