@@ -7,7 +7,7 @@ export JOBS
 RC_PARAMS ?= seed=20251
 export RC_PARAMS
 
-.PHONY: build run test dist check check-all format clean help
+.PHONY: build run test dist docs check check-all format clean help
 
 build: ## install what is missing and build the program build/kda
 	@tools/install.sh build
@@ -31,6 +31,10 @@ test: ## install, build, run all tests (at most 8 minutes on 2 cores)
 
 dist: build ## an archive that runs without Highway and oneTBB: build/dist/kda-*.tar.gz
 	@tools/dist.sh build
+
+docs: ## pages of docs/ and of the headers: build/docs/html/index.html
+	@tools/install.sh docs
+	@tools/docs.sh build
 
 check: ## a sample of what takes longer: format, sanitizers, fuzzing (about 15 minutes)
 	@tools/install.sh check

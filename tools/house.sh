@@ -19,6 +19,12 @@ for file in "${sources[@]}"; do
   [ "$lines" -le 600 ] || breach "$file has $lines lines; at most 600"
 done
 
+# `make docs` refuses a page that no list of pages names.
+for page in docs/*.md; do
+  name=$(basename "$page" .md)
+  [ "$name" = index ] || grep -qx "$name" docs/index.md || breach "$page is not in docs/index.md"
+done
+
 # includes WHAT FOLDER WHY: no file under FOLDER includes a header that matches WHAT.
 forbid() {
   local hits

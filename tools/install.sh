@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/install.sh build|test|check|all [--print]
+# tools/install.sh build|test|docs|check|all [--print]
 # Installs the Debian packages that the named step needs and this system lacks. Without root and
 # without sudo it says exactly what to type, and exits 1. --print only lists the packages.
 set -euo pipefail
@@ -8,7 +8,8 @@ build=(g++ cmake ninja-build libhwy-dev libtbb-dev libfmt-dev nlohmann-json3-dev
        libgtest-dev librapidcheck-dev libbenchmark-dev
        libjs-chart.js)
 # python3 and pip for the test against Python's safetensors; a browser for the report's
-test=(python3-venv chromium)
+test=(python3-venv chromium pkg-config)
+docs=(doxygen python3-sphinx python3-breathe python3-myst-parser furo)
 check=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19)
 all=(clang-tidy-19)
 
@@ -16,6 +17,7 @@ case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   test) wanted=("${build[@]}" "${test[@]}") ;;
   check) wanted=("${build[@]}" "${test[@]}" "${check[@]}") ;;
+  docs) wanted=("${docs[@]}") ;;
   all) wanted=("${build[@]}" "${test[@]}" "${check[@]}" "${all[@]}") ;;
   *) sed -n '2,4s/^# //p' "$0" >&2; exit 2 ;;
 esac

@@ -1,8 +1,7 @@
 // libkda's C ABI: Kimi Delta Attention and its family. C11 and C++.
 //
-//   kda_options options = {.size = sizeof options, .gate = KDA_GATE_BOUNDED, .norm =
-//   KDA_NORM_RSQRT,
-//                          .sigmoid_beta = 1, .lower_bound = -5};
+//   kda_options options = {.size = sizeof options, .norm = KDA_NORM_RSQRT, .sigmoid_beta = 1,
+//                          .gate = KDA_GATE_BOUNDED, .lower_bound = -5};
 //   kda_forward_args args = {.size = sizeof args, .options = &options};
 //   args.q = kda_dense4(q, KDA_BF16, B, T, H, K);  // likewise k, v, g, beta, o
 //   char text[256];
