@@ -251,7 +251,7 @@ TEST(CApiStructs, KeepTheirPlaces) {
   static_assert(sizeof(kda_checkpoint) == 24);
   static_assert(sizeof(kda_error) == 4 * 8 + 2 * 4);
   static_assert(sizeof(kda_options) == 3 * 8 + 10 * 4);
-  static_assert(sizeof(kda_context) == 8 + 4 * 4 + 5 * 8);
+  static_assert(sizeof(kda_context) == 8 + 4 * 4 + 6 * 8);
   static_assert(sizeof(kda_ran) == 2 * 8 + 8 * 4 + 3 * 8);
   static_assert(sizeof(kda_serving) == 2 * 8 + 2 * kTensor + 2 * 8 + kState + 2 * 4);
   static_assert(sizeof(kda_states_args) == 6 * 8 + 2 * 4);

@@ -180,7 +180,15 @@ typedef enum kda_isa {
 typedef void (*kda_parallel_for)(void* user, int64_t n, void (*body)(void* data, int64_t i),
                                  void* data);
 
-// Fields of the backend that is not chosen must be 0. A null context is a CPU's with defaults.
+// Bits of *kda_context.status.
+typedef enum kda_status {
+  KDA_STATUS_BAD_SEQUENCES = 1,  // cu_seqlens had to be cut
+  KDA_STATUS_BAD_SLOTS = 2,      // slots were beyond the states'
+} kda_status;
+
+// Fields of the backend that is not chosen must be 0. On CUDA tensors, slots, has_initial_state and
+// the workspace are memory of the device; checkpoints are host memory. A null context is a CPU's
+// with defaults.
 typedef struct kda_context {
   size_t size;
   int32_t backend;                // kda_backend
@@ -191,9 +199,12 @@ typedef struct kda_context {
   void* parallel_user;            // CPU: handed to parallel_for
   void* stream;                   // CUDA: cudaStream_t; null: the default stream
   const void* host_cu_seqlens;    // CUDA: [N + 1], a copy of args->cu_seqlens in host memory, which
-                                  // is checked; or null: sequences are cut to [0, T]
-  uint32_t* status;               // CUDA: in device memory, or null: kernels set bit 1 where
-                                  // cu_seqlens had to be cut; clear it yourself
+                                  // is checked; or null: sequences are cut to [0, T]. With
+                                  // cu_seqlens, checkpoints need it
+  const void* host_slots;         // CUDA: [N], likewise of serving->slots; or null: slots that are
+                                  // not there are padding
+  uint32_t* status;               // CUDA: in device memory, or null: kernels set bits of
+                                  // kda_status; clear it yourself
 } kda_context;
 
 // What a call ran. Every pointer to one may be null.
@@ -277,8 +288,8 @@ KDA_API int kda_forward(const kda_forward_args* args, const kda_context* context
                         kda_error* error) KDA_NOEXCEPT;
 
 // The same o and states token by token, on plain states, with bits of its own: for states that come
-// from or go to other implementations. CPU only. Refused: what kda_forward refuses; streaming
-// states and checkpoints.
+// from or go to other implementations. Needs no workspace on CUDA. Refused: what kda_forward
+// refuses; streaming states and checkpoints.
 KDA_API int kda_recurrent(const kda_forward_args* args, const kda_context* context, kda_ran* ran,
                           kda_error* error) KDA_NOEXCEPT;
 

@@ -22,7 +22,9 @@ int kda_recurrent(const kda_forward_args* args, const kda_context* context, kda_
   return guarded(error, [&] {
     const Output result("ran", ran);
     const ForwardCall call(args);
-    result.write(from_ran(kda::recurrent(call.args(), cpu_only("recurrent", context))));
+    on_backend(context, [&](const auto& backend) {
+      result.write(from_ran(kda::recurrent(call.args(), backend)));
+    });
   });
 }
 

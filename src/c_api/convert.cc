@@ -117,6 +117,7 @@ CpuContext to_cpu_context(const kda_context& given) {
   want_zero("context.device", given.device == 0, kCudaOnly);
   want_zero("context.stream", !given.stream, kCudaOnly);
   want_zero("context.host_cu_seqlens", !given.host_cu_seqlens, kCudaOnly);
+  want_zero("context.host_slots", !given.host_slots, kCudaOnly);
   want_zero("context.status", !given.status, kCudaOnly);
   want_zero("context.parallel_user", given.parallel_for || !given.parallel_user,
             "0 without parallel_for");
@@ -141,6 +142,7 @@ CudaContext to_cuda_context(const kda_context& given) {
   return {.device = given.device,
           .stream = given.stream,
           .host_cu_seqlens = given.host_cu_seqlens,
+          .host_slots = given.host_slots,
           .status = given.status};
 }
 
