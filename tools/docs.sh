@@ -16,7 +16,7 @@ read_headers() {
     doxygen -
 }
 mkdir -p "$out"
-read_headers c include/kda/kda.h
+read_headers c include/kda/*.h
 read_headers cpp include/kda/*.hpp
 
 KDA_VERSION=$(sed -n 's/^project(kda VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt) \

@@ -3,21 +3,11 @@
 #include <cstddef>
 #include <vector>
 
+#include "c_api/convert.h"
 #include "kda/kda.h"
 #include "kda/kda.hpp"
-#include "names.h"
 
-namespace {
-
-template <class Enum>
-const char* name_of(std::int32_t value) {
-  for (const auto& entry : kda::kNames<Enum>) {
-    if (static_cast<std::int32_t>(entry.value) == value) return entry.name;
-  }
-  return "unknown";
-}
-
-}  // namespace
+using kda::c_api::name_of;
 
 const char* kda_version() noexcept { return kda::version(); }
 

@@ -30,12 +30,12 @@ int kda_recurrent(const kda_forward_args* args, const kda_context* context, kda_
 
 int kda_why_not(const kda_forward_args* args, const kda_context* context,
                 kda_error* error) noexcept {
-  std::string reason;
-  const int code = guarded(error, [&] {
+  return guarded_reason(error, [&] {
+    std::string reason;
     const ForwardCall call(args);
     on_backend(context, [&](const auto& backend) { reason = kda::why_not(call.args(), backend); });
+    return reason;
   });
-  return reason.empty() ? code : report(error, KDA_ERROR_REFUSED, reason.c_str());
 }
 
 int kda_workspace_bytes(const kda_forward_args* args, const kda_context* context, size_t* bytes,

@@ -7,16 +7,16 @@
 namespace kda::c_api {
 namespace {
 
-void want_zero(const char* argument, bool is_zero, const char* accepted) {
-  if (!is_zero) throw Error(argument, "set", accepted);
-}
-
 // A dtype that is none, for the call to refuse with the argument's name.
 DType to_dtype(std::int32_t value) {
   return value >= 0 && value <= UINT8_MAX ? static_cast<DType>(value) : DType{UINT8_MAX};
 }
 
 }  // namespace
+
+void want_zero(const char* argument, bool is_zero, const char* accepted) {
+  if (!is_zero) throw Error(argument, "set", accepted);
+}
 
 Tensor to_tensor(const kda_tensor& given) {
   Tensor t;

@@ -31,6 +31,18 @@ Enum to_enum(const char* argument, std::int32_t value) {
   throw Error(argument, "no such value (" + std::to_string(value) + ")", accepted_names<Enum>());
 }
 
+// Its name as options and messages spell it; "unknown" for a number that is no enumerator.
+template <class Enum>
+const char* name_of(std::int32_t value) {
+  for (const auto& entry : kNames<Enum>) {
+    if (static_cast<std::int32_t>(entry.value) == value) return entry.name;
+  }
+  return "unknown";
+}
+
+// A field that must be 0 in this call.
+void want_zero(const char* argument, bool is_zero, const char* accepted);
+
 Tensor to_tensor(const kda_tensor& given);
 State to_state(const char* name, const kda_state& given);
 ConstState to_const_state(const char* name, const kda_state& given);

@@ -13,7 +13,7 @@ int kda_states_create(const kda_states_args* args, kda_states** states, kda_erro
     kda_states*& result = at("states", states);
     result = nullptr;
     const auto given = read("args", args);
-    if (given.reserved != 0) throw kda::Error("args.reserved", "set", "0");
+    want_zero("args.reserved", given.reserved == 0, "0");
     result = new kda_states{
         {given.HV, given.K, given.V, to_options(given.options), given.slots, given.max_draft}};
   });

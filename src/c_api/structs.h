@@ -110,4 +110,12 @@ int guarded(kda_error* error, const Call& call) noexcept {
   }
 }
 
+// Runs a question that answers with the reason against a call, empty if there is none.
+template <class Question>
+int guarded_reason(kda_error* error, const Question& question) noexcept {
+  std::string reason;
+  const int code = guarded(error, [&] { reason = question(); });
+  return reason.empty() ? code : report(error, KDA_ERROR_REFUSED, reason.c_str());
+}
+
 }  // namespace kda::c_api

@@ -1,0 +1,194 @@
+// The short convolution through the C ABI.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "c_api_call.h"
+#include "conv_run.h"
+#include "cpu_run.h"
+#include "kda/conv.h"
+#include "kda/kda.hpp"
+
+namespace kda::test {
+namespace {
+
+ConvCase packed() {
+  ConvCase c;
+  c.lens = {{4, 0, 5}};
+  c.past = 2;
+  return c;
+}
+
+kda_conv_args c_args(const ConvArgs& a) {
+  kda_conv_args c;
+  KDA_INIT(c);
+  c.x = c_tensor(a.x);
+  c.weight = c_tensor(a.weight);
+  c.bias = c_tensor(a.bias);
+  c.initial_state = c_tensor(a.initial_state);
+  c.cu_seqlens = c_tensor(a.cu_seqlens);
+  c.y = c_tensor(a.y);
+  c.final_state = c_tensor(a.final_state);
+  c.slots = c_tensor(a.slots);
+  c.has_initial_state = c_tensor(a.has_initial_state);
+  c.activation = static_cast<std::int32_t>(a.activation);
+  return c;
+}
+
+kda_conv_backward_args c_args(const ConvBackwardArgs& a) {
+  kda_conv_backward_args c;
+  KDA_INIT(c);
+  c.x = c_tensor(a.x);
+  c.weight = c_tensor(a.weight);
+  c.bias = c_tensor(a.bias);
+  c.initial_state = c_tensor(a.initial_state);
+  c.cu_seqlens = c_tensor(a.cu_seqlens);
+  c.d_y = c_tensor(a.d_y);
+  c.d_final_state = c_tensor(a.d_final_state);
+  c.dx = c_tensor(a.dx);
+  c.dweight = c_tensor(a.dweight);
+  c.dbias = c_tensor(a.dbias);
+  c.d_initial_state = c_tensor(a.d_initial_state);
+  c.activation = static_cast<std::int32_t>(a.activation);
+  return c;
+}
+
+kda_conv_commit_args c_args(const ConvCommitArgs& a) {
+  kda_conv_commit_args c;
+  KDA_INIT(c);
+  c.x = c_tensor(a.x);
+  c.counts = c_tensor(a.counts);
+  c.initial_state = c_tensor(a.initial_state);
+  c.cu_seqlens = c_tensor(a.cu_seqlens);
+  c.final_state = c_tensor(a.final_state);
+  c.slots = c_tensor(a.slots);
+  c.has_initial_state = c_tensor(a.has_initial_state);
+  return c;
+}
+
+// What the tensors hold after each of two calls.
+template <class First, class Second>
+void expect_same_outputs(ConvBundle& b, const std::vector<Tensor>& outputs, const First& first,
+                         const Second& second) {
+  std::vector<std::vector<double>> expected;
+  first();
+  for (const Tensor& t : outputs) expected.push_back(values(as_const(t)));
+  b.memory.poison_outputs();
+  second();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(difference(values(as_const(outputs[i])), expected[i]), "") << "output " << i;
+  }
+  EXPECT_EQ(b.memory.damage(), "");
+}
+
+TEST(CApiConv, ForwardHasTheBitsOfCpp) {
+  for (const Activation activation : {Activation::none, Activation::silu}) {
+    ConvBundle b = make_conv(packed());
+    ConvArgs args = b.args();
+    args.activation = activation;
+    const std::vector<std::int64_t> slots = {2, -1, 0};
+    const std::vector<std::uint8_t> has = {1, 1, 0};
+    args.slots = contiguous(static_cast<const void*>(slots.data()), DType::i64, {3});
+    args.has_initial_state = contiguous(static_cast<const void*>(has.data()), DType::u8, {3});
+    Ran expected;
+    kda_ran ran;
+    KDA_INIT(ran);
+    CError error;
+    expect_same_outputs(
+        b, {b.y, b.final_state}, [&] { expected = causal_conv1d(args); },
+        [&] {
+          const kda_conv_args c = c_args(args);
+          ASSERT_EQ(kda_causal_conv1d_why_not(&c, nullptr, error), KDA_OK) << error.text();
+          ASSERT_EQ(kda_causal_conv1d(&c, nullptr, &ran, error), KDA_OK) << error.text();
+        });
+    EXPECT_STREQ(ran.backend, "cpu");
+    EXPECT_EQ(ran.isa, static_cast<int>(expected.isa));
+    EXPECT_EQ(ran.threads, expected.threads);
+  }
+}
+
+TEST(CApiConv, BackwardHasTheBitsOfCpp) {
+  for (const Activation activation : {Activation::none, Activation::silu}) {
+    ConvBundle b = make_conv(packed());
+    ConvBackwardArgs args = b.backward_args();
+    args.activation = activation;
+    CError error;
+    expect_same_outputs(
+        b, {b.dx, b.dweight, b.dbias, b.d_initial_state}, [&] { causal_conv1d_backward(args); },
+        [&] {
+          const kda_conv_backward_args c = c_args(args);
+          ASSERT_EQ(kda_causal_conv1d_backward_why_not(&c, nullptr, error), KDA_OK) << error.text();
+          ASSERT_EQ(kda_causal_conv1d_backward(&c, nullptr, nullptr, error), KDA_OK);
+        });
+  }
+}
+
+TEST(CApiConv, CommitHasTheBitsOfCpp) {
+  ConvBundle b = make_conv(packed());
+  const std::vector<std::int64_t> counts = {3, 0, 5}, slots = {2, 1, 0};
+  const std::vector<std::uint8_t> has = {0, 1, 1};
+  ConvCommitArgs args;
+  args.x = b.x, args.cu_seqlens = b.cu_seqlens;
+  args.initial_state = b.initial_state, args.final_state = b.final_state;
+  args.counts = contiguous(static_cast<const void*>(counts.data()), DType::i64, {3});
+  args.slots = contiguous(static_cast<const void*>(slots.data()), DType::i64, {3});
+  args.has_initial_state = contiguous(static_cast<const void*>(has.data()), DType::u8, {3});
+  CError error;
+  expect_same_outputs(
+      b, {b.final_state}, [&] { causal_conv1d_commit(args); },
+      [&] {
+        const kda_conv_commit_args c = c_args(args);
+        ASSERT_EQ(kda_causal_conv1d_commit_why_not(&c, nullptr, error), KDA_OK) << error.text();
+        ASSERT_EQ(kda_causal_conv1d_commit(&c, nullptr, nullptr, error), KDA_OK);
+      });
+}
+
+TEST(CApiConv, Refusals) {
+  const ConvBundle b = make_conv(packed());
+  CError e;
+  const kda_conv_args good = c_args(b.args());
+  const auto refused = [&](const auto& spoil, const char* argument,
+                           const std::vector<std::string>& parts) {
+    kda_conv_args bad = good;
+    spoil(bad);
+    expect_c_error(kda_causal_conv1d(&bad, nullptr, nullptr, e), e, argument, parts);
+    expect_c_error(kda_causal_conv1d_why_not(&bad, nullptr, e), e, argument, parts);
+  };
+  refused([](kda_conv_args& a) { a.size = 0; }, "args.size", {"0"});
+  refused([](kda_conv_args& a) { a.size = 8; }, "x", {"absent"});
+  refused([](kda_conv_args& a) { a.reserved = 1; }, "args.reserved", {});
+  refused([](kda_conv_args& a) { a.activation = 2; }, "activation", {"(2)", "none, silu"});
+  refused([](kda_conv_args& a) { a.x.dtype = 77; }, "x", {"unknown"});
+  refused([](kda_conv_args& a) { a.y = a.x; }, "y", {});
+  kda_conv_backward_args backward = c_args(b.backward_args());
+  backward.reserved = 1;
+  expect_c_error(kda_causal_conv1d_backward(&backward, nullptr, nullptr, e), e, "args.reserved");
+  backward.reserved = 0;
+  backward.activation = -1;
+  expect_c_error(kda_causal_conv1d_backward_why_not(&backward, nullptr, e), e, "activation");
+  kda_context cuda;
+  KDA_INIT(cuda);
+  cuda.backend = KDA_CUDA;
+  expect_c_error(kda_causal_conv1d(&good, &cuda, nullptr, e), e, "context.backend", {"conv1d"});
+  expect_c_error(kda_causal_conv1d(nullptr, nullptr, nullptr, e), e, "args", {"null"});
+  expect_c_error(kda_causal_conv1d_backward(nullptr, nullptr, nullptr, e), e, "args", {"null"});
+  expect_c_error(kda_causal_conv1d_commit(nullptr, nullptr, nullptr, e), e, "args", {"null"});
+  expect_c_error(kda_causal_conv1d_why_not(nullptr, nullptr, e), e, "args", {"null"});
+  expect_c_error(kda_causal_conv1d_backward_why_not(nullptr, nullptr, e), e, "args", {"null"});
+  expect_c_error(kda_causal_conv1d_commit_why_not(nullptr, nullptr, e), e, "args", {"null"});
+  EXPECT_TRUE(b.memory.untouched());
+}
+
+TEST(CApiConv, NamesAndPlaces) {
+  EXPECT_STREQ(kda_activation_name(KDA_ACTIVATION_NONE), "none");
+  EXPECT_STREQ(kda_activation_name(KDA_ACTIVATION_SILU), "silu");
+  EXPECT_STREQ(kda_activation_name(2), "unknown");
+  static_assert(sizeof(kda_conv_args) == 8 + 9 * sizeof(kda_tensor) + 2 * 4);
+  static_assert(sizeof(kda_conv_backward_args) == 8 + 11 * sizeof(kda_tensor) + 2 * 4);
+  static_assert(sizeof(kda_conv_commit_args) == 8 + 7 * sizeof(kda_tensor));
+}
+
+}  // namespace
+}  // namespace kda::test
