@@ -1,9 +1,12 @@
-// What backward takes. Equation numbers are those of docs/math-backward.md.
+// Gradients. Equation numbers are those of docs/math-backward.md.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "kda/args.hpp"
+#include "kda/context.hpp"
+#include "kda/kda.hpp"
 
 namespace kda {
 
@@ -41,5 +44,21 @@ struct BackwardArgs {
   Options options;        // those of forward
   Workspace workspace;
 };
+
+// Every gradient that is asked for. Shapes, dtypes and options: BackwardArgs. Forward's windows and
+// cuts are found again, with the states at chunk boundaries that forward had (mixed: within the
+// rounding of its operands; operands are fp32 here). The gradients of a loss on the outputs up to a
+// token do not hang, by one bit, on anything behind it, nor on batch slot, neighbours, threads or
+// T. midpoint, which is not causal, has the gradients of shifted. Throws Error, before anything is
+// written, for a call that why_not() explains, and where the workspace cannot be allocated.
+Ran backward(const BackwardArgs& args, const CpuContext& context = {});
+
+// Empty if backward(args, context) would run, else the text of the Error that it would throw.
+std::string why_not(const BackwardArgs& args, const CpuContext& context = {});
+
+// Bytes of args.workspace that backward needs for these shapes, exactly; for a thread a state every
+// 64 tokens of the longest sequence, and what a few chunks take. Throws like backward, but does not
+// look at args.workspace.
+std::size_t workspace_bytes(const BackwardArgs& args, const CpuContext& context = {});
 
 }  // namespace kda

@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "cpu/head.h"
 #include "cpu/parallel.h"
+#include "cpu/scratch.h"
 #include "serving.h"
 
 namespace kda::cpu {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
 
 // Scratch of a task of several heads; what a second-level cache holds.
 constexpr std::size_t kMostTaskBytes = std::size_t{1} << 20;
@@ -168,14 +166,7 @@ void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext&
          Ran& ran) {
   const Cut c = cut(pass, args, plan, ran.threads);
   const std::size_t bytes = task_bytes(plan, c.group_panels, c.together);
-  std::unique_ptr<std::byte[]> owned;
-  void* scratch = args.workspace.data;
-  if (!scratch) {
-    std::size_t space = bytes * static_cast<std::size_t>(ran.threads) + kAlignment;
-    owned.reset(new std::byte[space]);
-    scratch = owned.get();
-    std::align(kAlignment, space - kAlignment, scratch, space);
-  }
+  const Scratch scratch(args.workspace, bytes * static_cast<std::size_t>(ran.threads));
   std::vector<HeadCounts> counts(static_cast<std::size_t>(ran.threads));
   const Serving& serving = args.serving;
   const Stops stops(serving.checkpoints, serving.checkpoint_count, plan.N);
@@ -198,7 +189,7 @@ void run(Pass pass, const ForwardArgs& args, const Plan& plan, const CpuContext&
       task.stop_count = first[1] - first[0];
     }
     HeadCounts ignored;
-    auto* own = static_cast<std::byte*>(scratch) + bytes * static_cast<std::size_t>(worker);
+    std::byte* own = scratch.data() + bytes * static_cast<std::size_t>(worker);
     kernel(args, plan, task, own, group == 0 ? counts[static_cast<std::size_t>(worker)] : ignored);
   });
   if (serving.states) record_arithmetic(serving, plan, ran.isa);

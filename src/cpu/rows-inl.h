@@ -155,24 +155,39 @@ HWY_INLINE void scale_row(T* HWY_RESTRICT row, std::size_t padded, T first, T se
   }
 }
 
-// row = norm(row) * scale, in place. The row is first brought to exponent 0, so that no sum of
-// squares overflows; below 2^-32 the epsilon decides and no more is needed.
+// What normalises a row: it is first brought to exponent 0, so that no sum of squares overflows;
+// below 2^-32 the epsilon decides and no more is needed.
 template <class T>
-HWY_INLINE void normalise_row(T* HWY_RESTRICT row, std::size_t padded, Norm norm, T scale) {
-  if (norm == Norm::none) {
-    if (scale != 1) scale_row(row, padded, scale, T(1));
-    return;
-  }
+struct RowNorm {
+  T down;             // a power of two
+  T length;           // of down times the row, with epsilon
+  bool epsilon_only;  // (14) of a row that is shorter than epsilon
+};
+
+template <class T>
+HWY_INLINE RowNorm<T> norm_of(const T* HWY_RESTRICT row, std::size_t padded, Norm norm) {
   const int high = std::numeric_limits<T>::max_exponent - 2;
   const int e = exponent_of(largest(row, padded), -32, high);
   const T down = power_of_two<T>(-e);
   const T squares = sum_of_squares(row, padded, down);
   // The epsilon goes along in double, whose range 4^-e never leaves.
   const double eps = 1e-6, scaled_down = power_of_two<double>(-std::min(e, 500));
-  const T length = norm == Norm::rsqrt
-                       ? std::sqrt(squares + static_cast<T>(eps * scaled_down * scaled_down))
-                       : std::max(std::sqrt(squares), static_cast<T>(eps * scaled_down));
-  scale_row(row, padded, down, scale / length);
+  if (norm == Norm::rsqrt) {
+    return {down, std::sqrt(squares + static_cast<T>(eps * scaled_down * scaled_down)), false};
+  }
+  const T length = std::sqrt(squares), least = static_cast<T>(eps * scaled_down);
+  return {down, std::max(length, least), length <= least};
+}
+
+// row = norm(row) * scale, in place.
+template <class T>
+HWY_INLINE void normalise_row(T* HWY_RESTRICT row, std::size_t padded, Norm norm, T scale) {
+  if (norm == Norm::none) {
+    if (scale != 1) scale_row(row, padded, scale, T(1));
+    return;
+  }
+  const RowNorm<T> n = norm_of(row, padded, norm);
+  scale_row(row, padded, n.down, scale / n.length);
 }
 
 // Bits of a gate from its natural logarithm, a vector at a time; a gate below the range counts as

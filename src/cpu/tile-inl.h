@@ -153,6 +153,23 @@ class Chunks {
     drop_zero_signs(begin, end);
   }
 
+  // (8) of the whole chunk in one panel, without queries: work.output's even rows hold V, and U
+  // afterwards.
+  void corrections(std::size_t panel) {
+    const std::size_t state_step = (shape_.K + kTerms - 1) / kTerms;
+    T* Z = kept_.Z + panel * shape_.chunk * kPanel;
+    panel_product<false, Dot>(length(), work_.output, 2 * kPanel,
+                              {work_.state_rows, 2 * Kp_ / kTerms, 1},
+                              kept_.S_operand + panel * state_step * kPanel, state_step);
+    for (std::size_t i = 0; i < length(); i += kRowBlock) {
+      solve(Z, i, std::min(i + kRowBlock, length()));
+    }
+    if constexpr (kTerms > 1) {
+      const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
+      pack_rows(Z, 0, length(), kept_.Z_operand + panel * value_step * kPanel);
+    }
+  }
+
   bool full() const { return length() == shape_.chunk; }
 
   // (10): S moves over the chunk's tokens, and an empty chunk is open.

@@ -48,6 +48,7 @@ class Tokens {
   void take_turn() { read_gate_form(dt_bias_); }
 
   std::int64_t count() const { return where_.length; }
+  const GateForm<T>& gate_form() const { return gate_form_; }
 
   // The normalised key and the scaled query into row (k, then q, [2 Kp]), the gate's bits into
   // gate ([Kp]).
