@@ -59,6 +59,24 @@ double recurrent_us(std::int64_t B, StateLayout layout, const CudaContext& conte
          });
 }
 
+// The mean over a chunk: the graph holds as many steps as it has tokens.
+double streaming_us(std::int64_t B, const CudaContext& context) {
+  DeviceArena arena;
+  const ForwardArgs a = make_args(B, arena);
+  CudaStreamingStates states;
+  states.HV = kHeads;
+  states.slots = B;
+  states.options = a.options;
+  states.options.precision = Precision::mixed;
+  states.bytes = slot_bytes(states) * static_cast<std::size_t>(B);
+  states.data = arena.zeros(states.bytes);
+  CudaContext with = context;
+  with.states = &states;
+  return 1e3 / kTokens * time_graph(with, [&] {
+           for (int i = 0; i < kTokens; ++i) forward(a, with);
+         });
+}
+
 }  // namespace
 
 int main() {
@@ -67,14 +85,17 @@ int main() {
   CudaContext context;
   context.stream = stream;
   const double bandwidth = copy_bandwidth(stream);
-  std::printf("copy %.2f TB/s; us a step\n%5s %9s %11s %7s %11s %7s %10s\n", bandwidth, "B",
-              "floor", "value first", "x floor", "key first", "x floor", "best peer");
+  std::printf("copy %.2f TB/s; us a step\n%5s %9s %11s %7s %11s %7s %10s %10s %7s %7s\n", bandwidth,
+              "B", "floor", "value first", "x floor", "key first", "x floor", "best peer",
+              "streaming", "x floor", "goal");
   for (const Goal& goal : kGoals) {
     const double floor = static_cast<double>(goal.B * kHeads) * (131072 + 1282) / bandwidth * 1e-6;
     const double value_first = recurrent_us(goal.B, StateLayout::value_first, context);
     const double key_first = recurrent_us(goal.B, StateLayout::key_first, context);
-    std::printf("%5ld %9.1f %11.1f %7.2f %11.1f %7.2f %10.1f\n", static_cast<long>(goal.B), floor,
-                value_first, value_first / floor, key_first, key_first / floor, goal.best_peer);
+    const double streaming = streaming_us(goal.B, context);
+    std::printf("%5ld %9.1f %11.1f %7.2f %11.1f %7.2f %10.1f %10.1f %7.2f %7.1f\n",
+                static_cast<long>(goal.B), floor, value_first, value_first / floor, key_first,
+                key_first / floor, goal.best_peer, streaming, streaming / floor, goal.streaming);
     std::fflush(stdout);
   }
   return 0;

@@ -8,11 +8,9 @@
 #include "plan_parts.h"
 
 namespace kda {
-namespace {
+namespace {}  // namespace
 
-// A call must have the form that the states were made with: their bits hang on it.
-void check_form(const ForwardArgs& args, const Plan& plan) {
-  const Plan& made = args.serving.states->plan();
+void check_form(const Plan& plan, const Plan& made) {
   const auto refuse = [](const char* argument, const std::string& was,
                          const std::string& made_with) {
     throw Error(argument, was, made_with + ", which serving.states were made with");
@@ -43,6 +41,8 @@ void check_form(const ForwardArgs& args, const Plan& plan) {
   number("chunk", plan.chunk, made.chunk);
   number("key_window", plan.key_window, made.key_window);
 }
+
+namespace {
 
 void check_draft(const ForwardArgs& args, const Plan& plan) {
   const Serving& serving = args.serving;
@@ -163,7 +163,7 @@ void check_state_output(const char* name, const State& state, const Plan& plan,
 
 void check_serving(const ForwardArgs& args, const Plan& plan) {
   const Serving& serving = args.serving;
-  if (serving.states) check_form(args, plan);
+  if (serving.states) check_form(plan, serving.states->plan());
   const std::int64_t slots = slot_count(args, plan);
   if (serving.states || serving.slots) check_slots(serving.slots, plan.N, slots);
   if (args.initial_state && args.final_state && serving.slots &&

@@ -21,6 +21,9 @@ bool starts_from_zero(const ConstTensor& has_initial_state, std::int64_t n);
 // An output of `count` plain states.
 void check_state_output(const char* name, const State& state, const Plan& plan, std::int64_t count);
 
+// A call must have the form that its streaming states were made with: their bits hang on it.
+void check_form(const Plan& plan, const Plan& made);
+
 // All of args.serving, once plan has the sizes and the form. Throws Error.
 void check_serving(const ForwardArgs& args, const Plan& plan);
 

@@ -10,6 +10,27 @@
 
 namespace kda {
 
+// Streaming states in device memory of the caller's: there what StreamingStates is on the CPU. This
+// is a description; copies of it describe the same states. forward() with CudaContext::states
+// appends tokens to them, and a token's output has the bits of one uncut call.
+//
+// A slot is slot_bytes() long. Zeros are an empty sequence, so cudaMemsetAsync clears slots; a copy
+// of a slot's bytes is a snapshot, at any token, and the copy restores it. Its first 16 bytes say
+// where it stands: int64 tokens seen, int32 tokens of these in the open chunk, int32 draft tokens
+// that wait for commit().
+struct CudaStreamingStates {
+  void* data = nullptr;  // [slots] of slot_bytes(), 256-byte aligned
+  std::size_t bytes = 0;
+  std::int64_t slots = 0;
+  std::int64_t HV = 0;  // value heads; K = V = 128
+  int max_draft = 0;    // the most tokens that a draft may hold
+  Options options;      // what decides the bits; precision mixed
+};
+
+// Throws Error for states that the backend does not have: a gate bounded whose bound fits one
+// window a chunk, chunk 32, shifted.
+std::size_t slot_bytes(const CudaStreamingStates& states);
+
 // Where a call runs. All tensors, slots, has_initial_state and the workspace are memory that this
 // device can reach; checkpoints are host memory.
 struct CudaContext {
@@ -22,13 +43,14 @@ struct CudaContext {
   const void* host_cu_seqlens = nullptr;  // [N + 1], dtype of args.cu_seqlens; with cu_seqlens,
                                           // checkpoints need it
   const void* host_slots = nullptr;       // [N], dtype of args.serving.slots
-  std::uint32_t* status = nullptr;        // in device memory; only ever set bits: clear it yourself
+  const CudaStreamingStates* states = nullptr;  // in place of args.serving.states
+  std::uint32_t* status = nullptr;  // in device memory; only ever set bits: clear it yourself
 };
 
-// Bits of *CudaContext::status.
+// Bits of *CudaContext::status, each also what kernels do about it.
 inline constexpr std::uint32_t kStatusBadSequences = 1;  // cu_seqlens: start, order or end
 inline constexpr std::uint32_t kStatusBadSlots = 2;      // slots: beyond the states'
-
+inline constexpr std::uint32_t kStatusBadCounts = 4;     // commit: counts; draft: too many tokens
 // The call of kda.hpp, put on the context's stream: it returns before the work is done, allocates
 // nothing, does not wait, and can be captured in a graph. args.workspace is needed: device memory
 // of workspace_bytes, aligned to 256 bytes, which no other call uses at the same time. Ran::chunks
@@ -36,6 +58,13 @@ inline constexpr std::uint32_t kStatusBadSlots = 2;      // slots: beyond the st
 Ran forward(const ForwardArgs& args, const CudaContext& context);
 
 std::string why_not(const ForwardArgs& args, const CudaContext& context);
+
+// The calls of kda/streaming.hpp, on the context's stream; slots, counts and out in device memory.
+// Counts below 0 or above the drafts that wait are taken as those.
+void commit(const CudaStreamingStates& states, const ConstTensor& slots, const ConstTensor& counts,
+            const CudaContext& context);
+void plain_states(const CudaStreamingStates& states, const ConstTensor& slots, const State& out,
+                  const CudaContext& context);
 
 // The call of kda.hpp: plain states token by token, in one launch; in place for decode. Needs no
 // workspace. Its bits hang on nothing but the token and the state before it, in either layout.

@@ -1,5 +1,7 @@
 #include "cuda/door.h"
 
+#include "serving.h"
+
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -54,7 +56,8 @@ class HostIndices {
 
 }  // namespace
 
-Plan plan_of(const ForwardArgs& args, const CudaContext& context) {
+Plan plan_of(const ForwardArgs& args, const CudaContext& context,
+             std::optional<std::int64_t> slots) {
   ForwardArgs host = args;
   if (host.options.precision == Precision::automatic && size_of(args.q.dtype) == 2) {
     host.options.precision = Precision::mixed;
@@ -64,8 +67,14 @@ Plan plan_of(const ForwardArgs& args, const CudaContext& context) {
                 "a copy of cu_seqlens in host memory, which checkpoints are checked against");
   }
   const HostIndices sequences(host.cu_seqlens, context.host_cu_seqlens, 0);
-  const HostIndices slots(host.serving.slots, context.host_slots, -1);
-  return make_plan(host);
+  // make_plan knows plain states only.
+  const HostIndices indices(host.serving.slots, slots ? nullptr : context.host_slots, -1);
+  const Plan plan = make_plan(host);
+  if (slots) {
+    if (context.host_slots) host.serving.slots.data = context.host_slots;
+    check_slots(host.serving.slots, plan.N, *slots);
+  }
+  return plan;
 }
 
 void want(bool supported, const char* argument, const std::string& was, const char* accepted) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "checks.h"
@@ -23,7 +24,9 @@ int attribute(int device, cudaDeviceAttr which);
 void check_device(int device);
 
 // make_plan reads cu_seqlens and slots: it gets the host's copies, or stand-ins that say nothing.
-Plan plan_of(const ForwardArgs& args, const CudaContext& context);
+// slots: that streaming states have.
+Plan plan_of(const ForwardArgs& args, const CudaContext& context,
+             std::optional<std::int64_t> slots = {});
 
 void want(bool supported, const char* argument, const std::string& was, const char* accepted);
 void want_dtype(const Argument& a, DTypes types, const char* accepted);

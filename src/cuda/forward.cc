@@ -8,42 +8,29 @@
 #include <vector>
 
 #include "cuda/door.h"
+#include "cuda/job.h"
 #include "cuda/launch.h"
+#include "cuda/streaming.h"
 
 namespace kda {
+namespace cuda {
 namespace {
-
-using cuda::check_cuda;
-using cuda::ForwardParams;
-using cuda::Grid;
-using cuda::Stop;
-using cuda::want;
-
-struct Job {
-  Plan plan;
-  Grid grid;
-  bool single = false;        // one window a chunk, of a gate whose bound fits
-  bool general = false;       // which kernel
-  std::vector<Stop> stops;    // all checkpoints, ordered
-  std::vector<Stop> resumed;  // of these, the ones inside chunks,
-  Grid resumed_grid;          // for the pass that takes them there
-};
 
 void check_supported(const ForwardArgs& args, const Plan& plan) {
   want(plan.precision == Precision::mixed, "precision", name(plan.precision),
        "automatic with 16-bit q, or mixed");
-  want(plan.chunk == cuda::kChunk, "chunk", std::to_string(plan.chunk), "32");
+  want(plan.chunk == kChunk, "chunk", std::to_string(plan.chunk), "32");
   want(plan.reference != Reference::midpoint, "reference", name(plan.reference),
        "shifted, first_row, pairwise");
   want(!plan.neg_eigval, "neg_eigval", "true", "false");
   const Serving& serving = args.serving;
   want(!serving.states, "serving.states", "given", "absent");
   want(!serving.draft, "serving.draft", "true", "false");
-  cuda::check_common(args, plan, {DType::bf16}, "bf16");
-  want(plan.T <= INT32_MAX - cuda::kChunk, "q", "T beyond 2^31", "less");
+  check_common(args, plan, {DType::bf16}, "bf16");
+  want(plan.T <= INT32_MAX - kChunk, "q", "T beyond 2^31", "less");
 }
 
-std::int64_t chunks_of(std::int64_t tokens) { return (tokens + cuda::kChunk - 1) / cuda::kChunk; }
+std::int64_t chunks_of(std::int64_t tokens) { return (tokens + kChunk - 1) / kChunk; }
 
 void order_stops(const Serving& serving, Job& job) {
   for (std::size_t i = 0; i < serving.checkpoint_count; ++i) {
@@ -55,37 +42,40 @@ void order_stops(const Serving& serving, Job& job) {
     return std::tie(a.sequence, a.offset, a.row) < std::tie(b.sequence, b.offset, b.row);
   });
   for (const Stop& s : job.stops) {
-    if (s.offset % cuda::kChunk != 0) job.resumed.push_back(s);
+    if (s.offset % kChunk != 0) job.resumed.push_back(s);
   }
 }
 
-Job job_of(const ForwardArgs& args, const CudaContext& context) {
-  cuda::check_device(context.device);
+}  // namespace
+
+Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<std::int64_t> slots) {
   Job job;
-  job.plan = cuda::plan_of(args, context);
+  job.plan = plan_of(args, context, slots);
   const Plan& plan = job.plan;
   check_supported(args, plan);
   job.single = plan.gate == Gate::bounded && !plan.cuts && plan.key_window == plan.chunk &&
                plan.reference == Reference::shifted && plan.norm != Norm::none;
   job.general = !job.single;
   for (const ConstTensor& t : {args.q, args.k, args.v, args.g}) {
-    job.general |= t.dtype != DType::bf16 || !cuda::has_vectors(t);
+    job.general |= t.dtype != DType::bf16 || !has_vectors(t);
   }
   const std::int64_t tokens =
       args.cu_seqlens ? (plan.T + plan.N - 1) / std::max<std::int64_t>(plan.N, 1) : plan.T;
-  const int multiprocessors = cuda::attribute(context.device, cudaDevAttrMultiProcessorCount);
-  job.grid = cuda::choose_grid(plan.N * plan.HV, chunks_of(tokens), multiprocessors);
+  const int multiprocessors = attribute(context.device, cudaDevAttrMultiProcessorCount);
+  job.grid = choose_grid(plan.N * plan.HV, chunks_of(tokens), multiprocessors);
   order_stops(args.serving, job);
   const auto ends = static_cast<std::int64_t>(job.resumed.size());
-  job.resumed_grid = cuda::choose_grid(ends * plan.HV, 1, multiprocessors);
+  job.resumed_grid = choose_grid(ends * plan.HV, 1, multiprocessors);
   return job;
 }
 
 std::size_t bytes_of(const Job& job) {
-  const std::size_t ring = std::max(cuda::ring_bytes(job.grid),
-                                    job.resumed.empty() ? 0 : cuda::ring_bytes(job.resumed_grid));
+  const std::size_t ring =
+      std::max(ring_bytes(job.grid), job.resumed.empty() ? 0 : ring_bytes(job.resumed_grid));
   return ring + (job.stops.size() + job.resumed.size()) * sizeof(Stop);
 }
+
+namespace {
 
 // The part of the workspace that a pass hands images over in; the list of stops lies behind.
 void use_ring(const Grid& grid, char* memory, ForwardParams& p) {
@@ -94,23 +84,27 @@ void use_ring(const Grid& grid, char* memory, ForwardParams& p) {
   p.halves = grid.halves;
   p.filled = reinterpret_cast<std::uint32_t*>(memory);
   p.taken = p.filled + static_cast<std::ptrdiff_t>(p.lanes) * p.slots_a_lane;
-  p.ring = memory + cuda::counter_bytes(grid);
+  p.ring = memory + counter_bytes(grid);
 }
+
+}  // namespace
 
 ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, const Job& job) {
   const Plan& plan = job.plan;
   ForwardParams p{};
-  cuda::fill_common(args, context, plan, p);
+  fill_common(args, context, plan, p);
   const State& kept = args.serving.checkpoint_states;
-  p.kept = cuda::state_view(as_const(kept.tensor), kept.layout);
+  p.kept = state_view(as_const(kept.tensor), kept.layout);
   p.single = job.single;
   // With one window a chunk all sums start at the chunk's, not at its first token: one more gate.
-  p.shift = job.single ? cuda::single_shift(plan) : static_cast<float>(plan.shift);
+  p.shift = job.single ? single_shift(plan) : static_cast<float>(plan.shift);
   p.cut_bits = plan.cuts ? static_cast<float>(plan.cut_bits) : HUGE_VALF;
   p.window = plan.key_window;
   use_ring(job.grid, static_cast<char*>(args.workspace.data), p);
   return p;
 }
+
+namespace {
 
 // All launches; a cudaError_t.
 int launch(const ForwardArgs& args, const CudaContext& context, const Job& job) {
@@ -118,12 +112,12 @@ int launch(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   const std::size_t lists = (job.stops.size() + job.resumed.size()) * sizeof(Stop);
   char* memory = static_cast<char*>(args.workspace.data);
   Stop* const stops = reinterpret_cast<Stop*>(memory + bytes_of(job) - lists);
-  int error = cuda::put_stops(job.stops, stops, context.stream);
-  if (error == 0) error = cuda::put_stops(job.resumed, stops + job.stops.size(), context.stream);
+  int error = put_stops(job.stops, stops, context.stream);
+  if (error == 0) error = put_stops(job.resumed, stops + job.stops.size(), context.stream);
   if (error != 0) return error;
   p.stops = stops;
   p.stop_count = static_cast<int>(job.stops.size());
-  error = cuda::launch_forward(p, job.grid, job.general, context.stream);
+  error = launch_forward(p, job.grid, job.general, context.stream);
   if (error != 0 || job.resumed.empty()) return error;
   // From the states of chunk boundaries, which the first pass kept, to the offsets asked for.
   p.stops = stops + job.stops.size();
@@ -132,10 +126,12 @@ int launch(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   p.initial = p.final = p.kept;
   p.o.data = nullptr;
   use_ring(job.resumed_grid, memory, p);
-  return cuda::launch_forward(p, job.resumed_grid, job.general, context.stream);
+  return launch_forward(p, job.resumed_grid, job.general, context.stream);
 }
 
-Ran ran(const ForwardArgs& args, const CudaContext& context, const Job& job) {
+}  // namespace
+
+Ran ran_of(const ForwardArgs& args, const CudaContext& context, const Job& job) {
   const Plan& plan = job.plan;
   Ran r;
   r.backend = "cuda";
@@ -157,20 +153,21 @@ Ran ran(const ForwardArgs& args, const CudaContext& context, const Job& job) {
   return r;
 }
 
-}  // namespace
+}  // namespace cuda
 
 Ran forward(const ForwardArgs& args, const CudaContext& context) {
-  const Job job = job_of(args, context);
-  cuda::check_device_workspace(args, bytes_of(job));
+  cuda::check_device(context.device);
+  if (context.states) return cuda::forward_streaming(args, context);
+  const cuda::Job job = cuda::job_of(args, context);
+  cuda::check_device_workspace(args, cuda::bytes_of(job));
   const cuda::DeviceScope scope(context.device);
-  check_cuda(static_cast<cudaError_t>(launch(args, context, job)), "launch of forward");
-  return ran(args, context, job);
+  cuda::check_cuda(static_cast<cudaError_t>(cuda::launch(args, context, job)), "launch of forward");
+  return cuda::ran_of(args, context, job);
 }
 
 std::string why_not(const ForwardArgs& args, const CudaContext& context) {
   try {
-    const Job job = job_of(args, context);
-    cuda::check_device_workspace(args, bytes_of(job));
+    cuda::check_device_workspace(args, workspace_bytes(args, context));
     return "";
   } catch (const Error& e) {
     return e.what();
@@ -178,7 +175,9 @@ std::string why_not(const ForwardArgs& args, const CudaContext& context) {
 }
 
 std::size_t workspace_bytes(const ForwardArgs& args, const CudaContext& context) {
-  return bytes_of(job_of(args, context));
+  cuda::check_device(context.device);
+  if (context.states) return cuda::streaming_workspace_bytes(args, context);
+  return cuda::bytes_of(cuda::job_of(args, context));
 }
 
 }  // namespace kda

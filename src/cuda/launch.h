@@ -6,6 +6,7 @@
 #include <span>
 
 #include "cuda/params.h"
+#include "cuda/stream/layout.h"
 
 namespace kda::cuda {
 
@@ -28,6 +29,10 @@ int launch_forward(const ForwardParams& params, const Grid& grid, bool general, 
 
 // Recurrent decode, in the order that suits states of this layout. Returns a cudaError_t.
 int launch_recurrent(const ForwardParams& params, bool value_first, void* stream);
+
+// Tokens into streaming states; plain states out of them. Return a cudaError_t.
+int launch_append(const stream::Params& params, void* on);
+int launch_plain(const stream::Params& params, void* on);
 
 // Puts a copy of the list to device memory on the stream; it travels in launch parameters, so the
 // call may be captured in a graph. Returns a cudaError_t.

@@ -56,7 +56,9 @@ struct ForwardParams {
   // a second pass of `resumed` sequences takes those up to their offsets (schedule.cuh).
   const Stop* stops;  // in device memory, ordered by sequence and offset
   int stop_count;
-  bool resumed;  // sequence n of this pass is the end of stops[n]
+  bool resumed;       // sequence n of this pass is the end of stops[n]
+  const int* begins;  // of streaming states: tokens of each sequence that went into the chunk that
+                      // was open; the pass takes the whole chunks behind. Null: no such
   StateView kept;
 
   int B, T, N, HV, group;  // group: value heads a key head
@@ -84,5 +86,6 @@ struct ForwardParams {
 // Bits of the status word.
 inline constexpr std::uint32_t kBadSequences = 1;  // cu_seqlens was clamped
 inline constexpr std::uint32_t kBadSlots = 2;      // a slot that is not there was taken as padding
+inline constexpr std::uint32_t kBadCounts = 4;     // commit: below 0, or more than wait
 
 }  // namespace kda::cuda

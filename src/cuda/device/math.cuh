@@ -54,15 +54,24 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
 
 __device__ __forceinline__ std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
   std::uint32_t c;
+#if __CUDA_ARCH__ >= 900
   asm("mul.rn.bf16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(c) : "r"(a), "r"(b), "r"(0x80008000u));
+#endif
   return c;
 }
 
 // The nearest tf32, ties to even.
 __device__ __forceinline__ std::uint32_t to_tf32(float x) {
+#if __CUDA_ARCH__ >= 900
   std::uint32_t y;
   asm("cvt.rn.tf32.f32 %0, %1;\n" : "=r"(y) : "f"(x));
   return y;
+#else
+  const std::uint32_t bits = __float_as_uint(x);
+  return (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFFu;
+#endif
 }
 
 }  // namespace kda::cuda

@@ -29,6 +29,10 @@ struct Tile {
     }
     slot = slot_of(p, sequence);
     const Stretch stretch(p, sequence);
+    if (p.begins) {
+      begin = p.begins[n];
+      end = begin + (stretch.length - begin) / kChunk * kChunk;
+    }
     batch = stretch.batch;
     first = stretch.first + begin;
     length = slot < 0 ? 0 : max(0, min(stretch.length, end) - begin);
