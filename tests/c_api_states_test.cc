@@ -185,7 +185,7 @@ TEST(CApiStatesErrors, Creation) {
   spoilt(&kda_states_args::K, -1, "K", {"-1"});
   spoilt(&kda_states_args::V, 0, "V", {"0"});
   spoilt(&kda_states_args::slots, -1, "slots", {"-1"});
-  spoilt(&kda_states_args::slots, std::int64_t{1} << 50, "slots", {"not enough memory"});
+  spoilt(&kda_states_args::slots, INT64_MAX, "slots", {"not enough memory"});
   spoilt(&kda_states_args::max_draft, -2, "max_draft", {"-2"});
   spoilt(&kda_states_args::options, nullptr, "precision", {"automatic"});
   options.reference = KDA_REFERENCE_MIDPOINT;
