@@ -45,6 +45,7 @@ if(KDA_WITH_TBB)
   string(APPEND pc_requires ", tbb")
 endif()
 if(with_cuda)
+  find_package(CUDAToolkit REQUIRED)
   string(APPEND pc_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
 endif()
 

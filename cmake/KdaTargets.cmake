@@ -58,8 +58,10 @@ function(kda_c_library)
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR})
   target_link_libraries(kda_c PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,kda>")
-  target_link_options(kda_c PRIVATE "LINKER:--version-script=${map}"
-    $<$<NOT:$<BOOL:${KDA_SANITIZE}>>:LINKER:--no-undefined>)
+  target_link_options(kda_c PRIVATE "LINKER:--version-script=${map}")
+  if(NOT KDA_SANITIZE)  # a sanitizer's functions come with the program
+    target_link_options(kda_c PRIVATE LINKER:--no-undefined)
+  endif()
   target_include_directories(kda_c INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
 endfunction()
 
