@@ -67,7 +67,7 @@ std::size_t bytes(const AdjointShape& shape) {
   const std::size_t of_chunk = kept_bytes(shape.operands, tile) + work_bytes(shape.operands, tile) +
                                walk_recorded(tile, nullptr, recorded);
   return block_chunks(tile) * of_chunk + walk_adjoint(tile, nullptr, adjoint) +
-         shape.heads * (1 + shape.blocks) * shape.state() * sizeof(T);
+         shape.heads() * (1 + shape.blocks) * shape.state() * sizeof(T);
 }
 
 }  // namespace

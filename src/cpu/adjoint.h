@@ -74,11 +74,13 @@ struct Adjoint {
 };
 
 // A worker's memory: block_chunks() times what Chunks needs and a Recorded, one Adjoint; then for
-// each value head of a key head dS, and the states in front of `blocks` blocks.
+// each value head of a task dS, and the states in front of `blocks` blocks.
 struct AdjointShape {
   TileShape tile;
   Precision operands = Precision::fp32;  // exact64 or fp32: mixed has fp32 operands here
-  std::size_t heads = 0;                 // value heads that share a key head
+  std::size_t sharing = 0;    // value heads that share a key head
+  std::size_t key_heads = 0;  // of a task
+  std::size_t heads() const { return sharing * key_heads; }
   std::size_t blocks = 0;                // of the longest sequence
   std::size_t state() const { return tile.panels * tile.K * kPanel; }  // elements
 };

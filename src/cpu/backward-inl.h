@@ -1,4 +1,4 @@
-// Backward of one sequence and key head: forward once for the states between blocks, then block
+// Backward of some heads of a sequence: forward once for the states between blocks, then block
 // after block from the last. Included once per instruction set, inside its namespace.
 
 #if defined(KDA_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -56,26 +56,34 @@ class BackwardHead {
   }
 
   void run(BackwardCounts& counts) {
-    for (std::size_t g = 0; g < sizes_.heads; ++g) {
-      find_states(g);
-      begin_gradient(g);
+    for (std::size_t g = 0; g < heads(); ++g) begin(g);
+    for (std::int64_t b = 0; b + 1 < blocks(); ++b) {
+      for (std::size_t g = 0; g < heads(); ++g) find_state(b, g);
     }
     for (std::int64_t b = blocks(); b-- > 0;) {
-      for (std::size_t g = 0; g < sizes_.heads; ++g) block(b, g, counts);
-      write_shared(b);
+      for (std::size_t h = 0; h < heads(); h += sizes_.sharing) {
+        for (std::size_t g = 0; g < sizes_.sharing; ++g) block(b, h + g, counts);
+        write_shared(b, h);
+      }
     }
-    for (std::size_t g = 0; g < sizes_.heads; ++g) end_gradient(g);
+    for (std::size_t g = 0; g < heads(); ++g) end_gradient(g);
   }
 
  private:
+  std::size_t heads() const { return static_cast<std::size_t>(task_.heads) * sizes_.sharing; }
   std::int64_t blocks() const { return (length_ + block_ - 1) / block_; }
   std::int64_t head(std::size_t g) const {
-    return task_.h * static_cast<std::int64_t>(sizes_.heads) + static_cast<std::int64_t>(g);
+    return task_.first_head * static_cast<std::int64_t>(sizes_.sharing) +
+           static_cast<std::int64_t>(g);
   }
   T* dS(std::size_t g) const { return states_ + g * (1 + sizes_.blocks) * sizes_.state(); }
   // In front of block b.
   T* S(std::size_t g, std::int64_t b) const {
     return dS(g) + (1 + static_cast<std::size_t>(b)) * sizes_.state();
+  }
+
+  Rows rows_of(std::size_t g, const Tokens<T>& tokens) const {
+    return Rows(args_, inputs_, plan_, task_, head(g), tokens, adjoint_.row, adjoint_.wide_row);
   }
 
   HeadTask head_task(std::size_t g) const {
@@ -95,22 +103,29 @@ class BackwardHead {
     }
   }
 
-  // The states in front of all blocks.
-  void find_states(std::size_t g) {
-    if (length_ == 0) return;
+  void begin(std::size_t g) {
     for (std::size_t p = 0; p < shape_.panels; ++p) {
+      load(args_.d_final_state, task_.n, head(g), p, dS(g) + p * shape_.K * kPanel);
+      if (length_ == 0) continue;
       load(args_.initial_state, task_.n, head(g), p, S(g, 0) + p * shape_.K * kPanel);
     }
-    round_state(S(g, 0));
-    const HeadTask task = head_task(g);
+    add_cotangents(g, length_);
+    if (length_ > 0) round_state(S(g, 0));
+  }
+
+  // The state in front of block b + 1, from that in front of block b.
+  void find_state(std::int64_t b, std::size_t g) {
+    const HeadTask task = head_task(g), next_task = head_task((g + 1) % heads());
     const Tokens<T> tokens(inputs_, plan_, task, adjoint_.dt_bias);
+    const Tokens<T> next(inputs_, plan_, next_task, adjoint_.row);
+    const std::int64_t next_block = g + 1 < heads() ? b : b + 1;
     RecordedChunk<Dot>& x = *records_[0];
-    for (std::int64_t t = 0; (t / block_ + 1) * block_ < length_; t += chunk_) {
-      const std::int64_t b = t / block_;
-      T* from = S(g, b + (t % block_ == 0 ? 0 : 1));
-      x.begin(from);
-      x.run(tokens, t, t + chunk_);
-      x.next_state(S(g, b + 1));
+    T* const out = S(g, b + 1);
+    for (std::int64_t t = b * block_; t < (b + 1) * block_; t += chunk_) {
+      x.begin(t % block_ == 0 ? S(g, b) : out);
+      x.pass(tokens, t, t + chunk_,
+             [&](std::int64_t i) { next.prefetch(next_block * block_ + t % block_ + i); });
+      x.next_state(out);
     }
   }
 
@@ -122,13 +137,6 @@ class BackwardHead {
         hn::Store(hn::BitCast(d, bf16_bits(hn::Load(d, S + i))), d, S + i);
       }
     }
-  }
-
-  void begin_gradient(std::size_t g) {
-    for (std::size_t p = 0; p < shape_.panels; ++p) {
-      load(args_.d_final_state, task_.n, head(g), p, dS(g) + p * shape_.K * kPanel);
-    }
-    add_cotangents(g, length_);
   }
 
   // dS += the cotangents of checkpoints after `offset` tokens.
@@ -159,16 +167,17 @@ class BackwardHead {
   void block(std::int64_t b, std::size_t g, BackwardCounts& counts) {
     const HeadTask task = head_task(g);
     const Tokens<T> tokens(inputs_, plan_, task, adjoint_.dt_bias);
-    Rows rows(args_, inputs_, plan_, task_, head(g), tokens, adjoint_.row, adjoint_.wide_row);
+    Rows rows = rows_of(g, tokens);
     const std::int64_t begin = b * block_, end = std::min(begin + block_, length_);
     std::size_t chunks = 0;
-    const T* state = S(g, b);
     for (std::int64_t t = begin; t < end; t += chunk_) {
       RecordedChunk<Dot>& x = *records_[chunks++];
-      x.begin(state);
-      x.run(tokens, t, std::min(t + chunk_, end));
-      // The state in front of the block is read no more: those inside it pass through its place.
-      if (t + chunk_ < end) x.next_state(S(g, b));
+      x.begin(chunks == 1 ? S(g, b) : x.own_state());
+      x.run(tokens, t, std::min(t + chunk_, end), [&](std::int64_t i) {
+        tokens.prefetch(t + i + kAhead);
+        rows.prefetch(t + i);
+      });
+      if (t + chunk_ < end) x.next_state(records_[chunks]->own_state());
     }
     while (chunks-- > 0) {
       RecordedChunk<Dot>& x = *records_[chunks];
@@ -189,8 +198,9 @@ class BackwardHead {
     if (first > 0) add_cotangents(g, first);
     write_gates(x, g, rows);
     const std::size_t at = static_cast<std::size_t>(first % block_) * shape_.Kp();
-    share(adjoint_.sum_dq + at, adjoint_.dq, g, x.length());
-    share(adjoint_.sum_dk + at, adjoint_.dk, g, x.length());
+    const bool first_of_sum = g % sizes_.sharing == 0;
+    share(adjoint_.sum_dq + at, adjoint_.dq, first_of_sum, x.length());
+    share(adjoint_.sum_dk + at, adjoint_.dk, first_of_sum, x.length());
   }
 
   // The checkpoints inside a chunk. Those at its ends belong to dS.
@@ -220,26 +230,28 @@ class BackwardHead {
   }
 
   // (42): the value heads' shares, in the order of the heads.
-  void share(T* sum, const T* of_head, std::size_t g, std::size_t rows) const {
+  void share(T* sum, const T* of_head, bool first, std::size_t rows) const {
     const Tag<T> d;
     const std::size_t count = rows * shape_.Kp();
-    if (g == 0) std::fill_n(sum, count, T(0));
+    if (first) std::fill_n(sum, count, T(0));
     for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
       hn::Store(hn::Add(hn::Load(d, sum + i), hn::Load(d, of_head + i)), d, sum + i);
     }
   }
 
-  // dq and dk of a block.
-  void write_shared(std::int64_t b) {
-    const HeadTask task = head_task(0);
+  // dq and dk of a block, of the key head whose first value head is g.
+  void write_shared(std::int64_t b, std::size_t g) {
+    const HeadTask task = head_task(g);
     const Tokens<T> tokens(inputs_, plan_, task, adjoint_.dt_bias);
-    Rows rows(args_, inputs_, plan_, task_, head(0), tokens, adjoint_.row, adjoint_.wide_row);
+    Rows rows = rows_of(g, tokens);
     const std::int64_t begin = b * block_, count = std::min(begin + block_, length_) - begin;
     rows.set_first(begin);
     for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
       rows.write_dq_dk(i, adjoint_.sum_dq + i * shape_.Kp(), adjoint_.sum_dk + i * shape_.Kp());
     }
   }
+
+  static constexpr std::int64_t kAhead = 8;  // tokens
 
   // Blocks of the shortest chunk there is.
   static constexpr std::size_t kMostChunks = kBlock;

@@ -36,11 +36,24 @@ Sequences sequences(const ForwardArgs& inputs, const Plan& plan) {
   return s;
 }
 
-AdjointShape adjoint_shape(const Plan& plan, std::int64_t longest) {
+// Heads of a task share pages of the tensors, and a block of them fits into a second-level cache.
+constexpr std::int64_t kMostHeads = 8;
+
+std::int64_t heads_of_task(const Plan& plan, int threads) {
+  return std::clamp<std::int64_t>(plan.N * plan.H / threads, 1,
+                                  std::max<std::int64_t>(1, std::min(kMostHeads, plan.H)));
+}
+
+std::int64_t tasks_of_sequence(const Plan& plan, std::int64_t heads) {
+  return (plan.H + heads - 1) / heads;
+}
+
+AdjointShape adjoint_shape(const Plan& plan, std::int64_t longest, int threads) {
   AdjointShape shape;
   shape.tile = head_shape(plan, all_panels(plan));
   if (plan.precision == Precision::exact64) shape.operands = Precision::exact64;
-  shape.heads = static_cast<std::size_t>(plan.H > 0 ? plan.HV / plan.H : 0);
+  shape.sharing = static_cast<std::size_t>(plan.H > 0 ? plan.HV / plan.H : 0);
+  shape.key_heads = static_cast<std::size_t>(heads_of_task(plan, threads));
   const auto block = static_cast<std::int64_t>(block_chunks(shape.tile)) * plan.chunk;
   shape.blocks = static_cast<std::size_t>((longest + block - 1) / block);
   return shape;
@@ -51,10 +64,10 @@ struct Sizes {
   std::size_t worker = 0, sums = 0;
 };
 
-Sizes sizes(const BackwardArgs& args, const Plan& plan, const Sequences& s) {
+Sizes sizes(const BackwardArgs& args, const Plan& plan, const Sequences& s, int threads) {
   const std::size_t number = plan.precision == Precision::exact64 ? 8 : 4;
   Sizes bytes;
-  bytes.worker = round_up(adjoint_bytes(adjoint_shape(plan, s.longest)), 64);
+  bytes.worker = round_up(adjoint_bytes(adjoint_shape(plan, s.longest, threads)), 64);
   if (wants_sums(args)) {
     bytes.sums =
         static_cast<std::size_t>(s.first_chunk.back() * plan.HV) * sum_count(plan) * number;
@@ -141,27 +154,30 @@ Ran make_ran(const BackwardArgs& args, const Plan& plan, const CpuContext& conte
 }
 
 std::size_t workspace_bytes(const BackwardArgs& args, const Plan& plan, const Ran& ran) {
-  const Sizes bytes = sizes(args, plan, sequences(forward_inputs(args), plan));
+  const Sizes bytes = sizes(args, plan, sequences(forward_inputs(args), plan), ran.threads);
   return static_cast<std::size_t>(ran.threads) * bytes.worker + bytes.sums;
 }
 
 void run(const BackwardArgs& args, const Plan& plan, const CpuContext& context, Ran& ran) {
   const ForwardArgs inputs = forward_inputs(args);
   const Sequences s = sequences(inputs, plan);
-  const Sizes bytes = sizes(args, plan, s);
+  const Sizes bytes = sizes(args, plan, s, ran.threads);
   const auto workers = static_cast<std::size_t>(ran.threads);
   const Scratch scratch(args.workspace, workers * bytes.worker + bytes.sums);
   std::byte* const sums = scratch.data() + workers * bytes.worker;
   std::vector<BackwardCounts> counts(workers);
   const Stops stops(args.checkpoints, args.checkpoint_count, plan.N);
-  const AdjointShape shape = adjoint_shape(plan, s.longest);
+  const AdjointShape shape = adjoint_shape(plan, s.longest, ran.threads);
+  const auto heads = static_cast<std::int64_t>(shape.key_heads);
+  const std::int64_t tasks = tasks_of_sequence(plan, heads);
   const BackwardKernel kernel = backward_kernel(ran.isa, plan.precision);
   const std::size_t sums_of_chunk =
       s.first_chunk.back() > 0 ? bytes.sums / static_cast<std::size_t>(s.first_chunk.back()) : 0;
-  run_tasks(context, plan.N * plan.H, ran.threads, [&](std::int64_t i, int worker) {
+  run_tasks(context, plan.N * tasks, ran.threads, [&](std::int64_t i, int worker) {
     BackwardTask task;
-    task.n = i / plan.H;
-    task.h = i % plan.H;
+    task.n = i / tasks;
+    task.first_head = i % tasks * heads;
+    task.heads = std::min(heads, plan.H - task.first_head);
     const auto n = static_cast<std::size_t>(task.n);
     if (!stops.first.empty()) {
       task.stops = stops.stops.data() + stops.first[n];

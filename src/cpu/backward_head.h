@@ -12,10 +12,11 @@
 
 namespace kda::cpu {
 
-// One sequence and key head, with all value heads that share it.
+// One sequence and some key heads, with all value heads that share them.
 struct BackwardTask {
-  std::int64_t n = 0, h = 0;
-  const Stop* stops = nullptr;  // its sequence's checkpoints in ascending order
+  std::int64_t n = 0;
+  std::int64_t first_head = 0, heads = 0;  // key heads
+  const Stop* stops = nullptr;             // its sequence's checkpoints in ascending order
   std::size_t stop_count = 0;
   // Sums of the sequence's chunks for (48) and (49): for each chunk and value head of the call,
   // ddt_bias (gate channels), then dA_log. Null: nobody asks for them.

@@ -134,6 +134,15 @@ class GradientRows {
                         static_cast<std::size_t>(plan_.V), panel, out);
   }
 
+  // Asks for the rows of token t that are read or written, but those that Tokens reads.
+  void prefetch(std::int64_t t) const {
+    lines<0>(args_.d_o, t, hv_, plan_.V);
+    lines<1>(as_const(args_.dv), t, hv_, plan_.V);
+    lines<1>(as_const(args_.dq), t, h_, plan_.K);
+    lines<1>(as_const(args_.dk), t, h_, plan_.K);
+    if (plan_.op == Op::kda) lines<1>(as_const(args_.dg), t, hv_, plan_.K);
+  }
+
   // partial: kPad partial sums of (32).
   void write_dbeta(std::size_t i, const T* partial) const {
     if (!args_.dbeta) return;
@@ -172,6 +181,16 @@ class GradientRows {
   }
 
  private:
+  template <int kWrite>
+  void lines(const ConstTensor& x, std::int64_t t, std::int64_t head, std::int64_t count) const {
+    if (!x) return;
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+    const char* first =
+        static_cast<const char*>(x.data) +
+        size * (where_.row * x.stride[0] + (where_.first + t) * x.stride[1] + head * x.stride[2]);
+    for (std::int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(first + i, kWrite);
+  }
+
   std::int64_t at(const ConstTensor& x, std::size_t i, std::int64_t head) const {
     const std::int64_t t = where_.first + first_ + static_cast<std::int64_t>(i);
     return where_.row * x.stride[0] + t * x.stride[1] + head * x.stride[2];

@@ -32,12 +32,14 @@ class RecordedChunk {
     work = place_work<F>(shape, place);
     place += work_bytes(operands, shape);
     kept = place_kept<F>(shape, place);
+    own_state_ = kept.S;
     place += kept_bytes(operands, shape);
     place += walk_recorded(shape, place, recorded);
     end_ = place;
   }
 
   void* end() const { return end_; }
+  T* own_state() const { return own_state_; }  // a place for a state
   std::size_t length() const { return chunks_.length(); }
   std::size_t windows() const { return windows_; }
   // One past the last token of window w.
@@ -46,39 +48,59 @@ class RecordedChunk {
   }
   std::int64_t first_token() const { return first_token_; }
 
-  // An empty chunk over S, [panels][K][kPanel].
-  void begin(const T* S) {
-    std::copy_n(S, shape_.panels * shape_.K * kPanel, kept.S);
+  // An empty chunk over S, [panels][K][kPanel], which stays the caller's.
+  void begin(T* S) {
+    kept.S = S;
+    if constexpr (F::kTerms == 1) kept.S_operand = S;
     chunks_.begin();
   }
 
-  // Tokens [begin, end): their rows, (6), (7) and (8).
-  void run(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end) {
+  // Tokens [begin, end): their rows, (6), (7) and (8), and what backward needs of them. `next` is
+  // told how many are done, for it to fetch what comes after.
+  template <class Next>
+  void run(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end, const Next& next) {
     first_token_ = begin;
     windows_ = 0;
     for (std::int64_t t = begin; t < end; ++t) {
+      next(t - begin);
+      const std::size_t i = length();
+      work.row = recorded.plain + 2 * i * shape_.Kp();
       const TokenScalars<T> x = tokens.read(t, work.row, work.gate);
       // beta comes later, so that M of (32) is to be had too.
       chunks_.add_row(T(1), x.key_exponent, x.query_exponent);
-      record_row(length() - 1, x);
+      record_row(i, x);
     }
     chunks_.finish_rows();
     correct_scores();
     for (std::size_t p = 0; p < shape_.panels; ++p) {
-      for (std::size_t i = 0; i < length(); ++i) {
-        tokens.read_values(begin + static_cast<std::int64_t>(i), p, work.output + 2 * i * kPanel);
-      }
+      read_values(tokens, p);
       chunks_.corrections(p);
       remainder(p);
     }
     chunks_.prepare_fold();
   }
 
-  // (10): the state behind this chunk, [panels][K][kPanel].
+  // Tokens [begin, end), for the state behind them only.
+  template <class Next>
+  void pass(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end, const Next& next) {
+    first_token_ = begin;
+    for (std::int64_t t = begin; t < end; ++t) {
+      next(t - begin);
+      const TokenScalars<T> x = tokens.read(t, work.row, work.gate);
+      chunks_.add_row(x.beta, x.key_exponent, x.query_exponent);
+    }
+    chunks_.finish_rows();
+    for (std::size_t p = 0; p < shape_.panels; ++p) {
+      read_values(tokens, p);
+      chunks_.corrections(p);
+    }
+    chunks_.prepare_fold();
+  }
+
+  // (10): the state behind this chunk, [panels][K][kPanel]; may be where the one before it is.
   void next_state(T* S) {
     for (std::size_t p = 0; p < shape_.panels; ++p) {
-      chunks_.fold(p);
-      std::copy_n(work.fold, shape_.K * kPanel, S + p * shape_.K * kPanel);
+      chunks_.next_state(p, S + p * shape_.K * kPanel);
     }
   }
 
@@ -87,6 +109,13 @@ class RecordedChunk {
   Recorded<T> recorded;
 
  private:
+  void read_values(const Tokens<T>& tokens, std::size_t panel) {
+    for (std::size_t i = 0; i < length(); ++i) {
+      tokens.read_values(first_token_ + static_cast<std::int64_t>(i), panel,
+                         work.output + 2 * i * kPanel);
+    }
+  }
+
   void record_row(std::size_t i, const TokenScalars<T>& x) {
     const Tag<T> d;
     const Tag<double> dd;
@@ -95,7 +124,6 @@ class RecordedChunk {
     work.beta[i] = x.beta;
     recorded.exponents[2 * i] = x.key_exponent;
     recorded.exponents[2 * i + 1] = x.query_exponent;
-    std::copy_n(work.row, 2 * Kp, recorded.plain + 2 * i * Kp);
     const bool opens = first == i;
     if (opens) recorded.first[windows_++] = i;
     for (std::size_t c = 0; c < Kp; c += hn::Lanes(d)) {
@@ -154,6 +182,7 @@ class RecordedChunk {
   WindowCounts counts_;
   Chunks<Dot> chunks_;
   void* end_ = nullptr;
+  T* own_state_ = nullptr;
   std::size_t windows_ = 0;
   std::int64_t first_token_ = 0;
 };

@@ -194,6 +194,14 @@ class Chunks {
     round_state(work_.fold, shape_.K * kPanel);
   }
 
+  // One panel of what close() would make of S, into a memory of its own or S itself.
+  void next_state(std::size_t panel, T* S) {
+    const T* from = kept_.S + panel * shape_.K * kPanel;
+    if (S != from) std::copy_n(from, shape_.K * kPanel, S);
+    if (length() > 0) add_chunk(panel, S);
+    round_state(S, shape_.K * kPanel);
+  }
+
   // The last window, where a sequence ends inside a chunk.
   void count_open_window() {
     if (length() > 0) count_window();
