@@ -65,6 +65,7 @@ class Installed : public testing::Test {
     run = run_program({KDA_CMAKE, "--build", build});
     ASSERT_EQ(run.code, 0) << run.out << run.err;
     for (const char* program : kPrograms) runs(build + "/" + program);
+    if (language == "cpp") runs(build + "/train");  // fails if nothing is learned
   }
 
   static void runs(const std::string& program) {
