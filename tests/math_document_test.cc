@@ -129,9 +129,9 @@ TEST_F(MathDocument, AllAtOnce) {
 }
 
 TEST(MathDocumentCitations, EveryCitedEquationIsThere) {
-  const std::string document =
-      text_of(project() / "docs" / "math.md") + text_of(project() / "docs" / "math-backward.md") +
-      text_of(project() / "docs" / "convolution.md");
+  const std::string document = text_of(project() / "docs" / "math.md") +
+                               text_of(project() / "docs" / "math-backward.md") +
+                               text_of(project() / "docs" / "convolution.md");
   const std::regex citation(R"(// \((\d+)\))");
   int citations = 0;
   for (const auto& entry : fs::recursive_directory_iterator(project() / "src")) {

@@ -46,21 +46,20 @@ HWY_INLINE void store_vector(Bf16* p, Vec<float> x) {
              reinterpret_cast<std::uint16_t*>(p));
 }
 
-// Tokens that a tile takes together: so many rows are read and written side by side.
-inline constexpr std::size_t kConvTile = 8;
+// Tokens that a tile takes together. More would share more loads; but rows often lie a multiple of
+// 4 KiB apart, in the same sets of the first-level cache, and it has 8 ways.
+inline constexpr std::size_t kConvTile = 2;
 
-// (53) for a vector of channels: the taps are inputs, the oldest first, then the token's own.
+// Weights and bias for a vector of channels.
 template <class T, std::size_t kWidth>
 struct ConvTaps {
   Vec<T> bias, weights[kWidth];
 
-  HWY_INLINE Vec<T> sum(const Vec<T> (&taps)[kWidth]) const {
+  // (53), from the W inputs that end with the token's own.
+  HWY_INLINE Vec<T> sum(const Vec<T>* inputs) const {
     Vec<T> a = bias;
-    for (std::size_t j = 0; j < kWidth; ++j) a = hn::MulAdd(weights[j], taps[j], a);
+    for (std::size_t j = 0; j < kWidth; ++j) a = hn::MulAdd(weights[j], inputs[j], a);
     return a;
-  }
-  static HWY_INLINE void shift(Vec<T> (&taps)[kWidth]) {
-    for (std::size_t j = 0; j + 1 < kWidth; ++j) taps[j] = taps[j + 1];
   }
 };
 
@@ -80,31 +79,39 @@ struct ConvRows {
   std::size_t tokens, n;
 };
 
-template <class T, class Stored, std::size_t kWidth>
-void conv_rows(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights, std::size_t padded,
-               Activation activation) {
+template <class T, class Stored, std::size_t kWidth, std::size_t kTokens>
+HWY_INLINE void conv_rows(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights,
+                          std::size_t padded, Activation activation) {
   const std::size_t lanes = hn::Lanes(Tag<T>());
   for (std::size_t done = 0; done < rows.n; done += lanes) {
     // The last vector ends where the channels do, and may do some of them again.
     const std::size_t c = std::min(done, rows.n - lanes);
     const auto taps = load_taps<T, kWidth>(weights + c, padded);
-    Vec<T> x[kWidth];
-    for (std::size_t j = 0; j + 1 < kWidth; ++j) x[j] = load_vector<T>(rows.in[j] + c);
-    for (std::size_t i = 0; i < rows.tokens; ++i) {
-      x[kWidth - 1] = load_vector<T>(rows.in[i + kWidth - 1] + c);
-      auto a = taps.sum(x);
+    Vec<T> x[kTokens + kWidth - 1];
+    // All loads before the first store, which may lie a multiple of 4 KiB away: to the processor
+    // that looks like the same place.
+    for (std::size_t i = 0; i < kTokens + kWidth - 1; ++i) x[i] = load_vector<T>(rows.in[i] + c);
+    for (std::size_t i = 0; i < kTokens; ++i) {
+      auto a = taps.sum(x + i);
       if (activation == Activation::silu) a = hn::Mul(a, sigmoid<T>(a));  // (54)
       store_vector<T>(rows.out[i] + c, a);
-      taps.shift(x);
     }
   }
 }
 
+template <class T, class Stored, std::size_t kWidth>
+void conv_tile(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights, std::size_t padded,
+               Activation activation) {
+  rows.tokens == kConvTile
+      ? conv_rows<T, Stored, kWidth, kConvTile>(rows, weights, padded, activation)
+      : conv_rows<T, Stored, kWidth, 1>(rows, weights, padded, activation);
+}
+
 template <class T, class Stored>
-inline constexpr decltype(&conv_rows<T, Stored, 2>) kConvRows[] = {
-    conv_rows<T, Stored, 2>, conv_rows<T, Stored, 3>, conv_rows<T, Stored, 4>,
-    conv_rows<T, Stored, 5>, conv_rows<T, Stored, 6>, conv_rows<T, Stored, 7>,
-    conv_rows<T, Stored, 8>};
+inline constexpr decltype(&conv_tile<T, Stored, 2>) kConvTiles[] = {
+    conv_tile<T, Stored, 2>, conv_tile<T, Stored, 3>, conv_tile<T, Stored, 4>,
+    conv_tile<T, Stored, 5>, conv_tile<T, Stored, 6>, conv_tile<T, Stored, 7>,
+    conv_tile<T, Stored, 8>};
 
 // rows[j][c] = columns[c][j], for m channels of k numbers each.
 template <class T>
@@ -355,7 +362,7 @@ class ConvForward {
 
   template <class Stored>
   void compute(const ConvRows<Stored>& rows) const {
-    kConvRows<T, Stored>[plan_.W - kMinWidth](rows, weights_, padded_, args_.activation);
+    kConvTiles<T, Stored>[plan_.W - kMinWidth](rows, weights_, padded_, args_.activation);
   }
 
   const ConvArgs& args_;

@@ -64,8 +64,10 @@ void conv_gradients(ConvBackwardScratch<T>& rows, std::size_t tokens, std::size_
         for (std::size_t j = 0; j < kWidth; ++j) dw[j] = hn::MulAdd(newest, x[j], dw[j]);  // (59)
         db = hn::Add(db, newest);                                                          // (60)
       }
-      taps.shift(x);
-      taps.shift(da);
+      for (std::size_t j = 0; j + 1 < kWidth; ++j) {
+        x[j] = x[j + 1];
+        da[j] = da[j + 1];
+      }
     }
     if (!sums) continue;
     for (std::size_t j = 0; j < kWidth; ++j) hn::StoreU(dw[j], d, sums + j * padded + c);

@@ -20,9 +20,7 @@ namespace {
 #endif
 }
 
-}  // namespace
-
-std::vector<Isa> cpu_isas() {
+std::vector<Isa> detect() {
   const auto supported = hwy::SupportedTargets();
   std::vector<Isa> isas;
   KDA_IF_AVX512(if (supported & HWY_AVX3) {
@@ -32,6 +30,15 @@ std::vector<Isa> cpu_isas() {
   KDA_IF_AVX2(if (supported & HWY_AVX2) isas.push_back(Isa::avx2);)
   KDA_IF_SSE4(if (supported & HWY_SSE4) isas.push_back(Isa::sse4);)
   KDA_IF_NEON(if (supported & HWY_NEON) isas.push_back(Isa::neon);)
+  return isas;
+}
+
+}  // namespace
+
+// Asked once: every CPUID instruction traps in a virtual machine, and some twenty of them cost as
+// much as a step of decode.
+std::vector<Isa> cpu_isas() {
+  static const std::vector<Isa> isas = detect();
   return isas;
 }
 

@@ -73,15 +73,29 @@ HWY_INLINE V exp2_fraction(V f) {
   return hn::MulAdd(f, polynomial<T>(f, Coefficients<T>::kExp2), hn::Set(Tag<T>(), T(1)));
 }
 
+// Adding it puts an integer, plus the exponent's bias, into the lowest bits; 2^n is those bits in
+// the exponent's place. Adding also rounds to the nearest integer, as the default rounding mode
+// does.
+template <class T>
+inline constexpr T kToExponent =
+    T(1.5) * static_cast<T>(std::uint64_t{1} << Coefficients<T>::kMantissaBits) +
+    Coefficients<T>::kBias;
+
+// 2^n from n + kToExponent, -kBias <= n <= kMaxExponent; 0 for the lowest n.
+template <class T, class V = Vec<T>>
+HWY_INLINE V pow2_of_shifted(V shifted) {
+  const hn::RebindToUnsigned<Tag<T>> du;
+  return hn::BitCast(Tag<T>(),
+                     hn::ShiftLeft<Coefficients<T>::kMantissaBits>(hn::BitCast(du, shifted)));
+}
+
 // 2^n for integers n; below the normal range 0, above it the largest power of two.
 template <class T, class V = Vec<T>>
 HWY_INLINE V pow2(V n) {
   using C = Coefficients<T>;
   const Tag<T> d;
-  const hn::RebindToSigned<Tag<T>> di;
   const V clamped = hn::Min(hn::Max(n, hn::Set(d, -C::kBias)), hn::Set(d, C::kMaxExponent));
-  const auto bits = hn::ConvertTo(di, hn::Add(clamped, hn::Set(d, C::kBias)));
-  return hn::BitCast(d, hn::ShiftLeft<C::kMantissaBits>(bits));
+  return pow2_of_shifted<T>(hn::Add(clamped, hn::Set(d, kToExponent<T>)));
 }
 
 // e^x for x <= 0.
@@ -95,9 +109,10 @@ HWY_INLINE V exp_negative(V x) {
   // Below the range the result is 0 whatever x is; -inf must not become inf - inf.
   const V floor = hn::Set(d, -Coefficients<T>::kBias);
   const V y = hn::IfThenElse(hn::Lt(x, floor), floor, x);
-  const V n = hn::Round(hn::Mul(y, hn::Set(d, hi)));
+  const V shift = hn::Set(d, kToExponent<T>);
+  const V shifted = hn::Add(hn::Mul(y, hn::Set(d, hi)), shift), n = hn::Sub(shifted, shift);
   const V f = hn::MulAdd(y, hn::Set(d, lo), hn::MulSub(y, hn::Set(d, hi), n));
-  return hn::Mul(exp2_fraction<T>(f), pow2<T>(n));
+  return hn::Mul(exp2_fraction<T>(f), pow2_of_shifted<T>(shifted));
 }
 
 template <class T, class V = Vec<T>>
