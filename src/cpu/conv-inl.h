@@ -46,9 +46,32 @@ HWY_INLINE void store_vector(Bf16* p, Vec<float> x) {
              reinterpret_cast<std::uint16_t*>(p));
 }
 
-// Tokens that a tile takes together. More would share more loads; but rows often lie a multiple of
-// 4 KiB apart, in the same sets of the first-level cache, and it has 8 ways.
-inline constexpr std::size_t kConvTile = 2;
+#if HWY_TARGET == HWY_AVX3
+// The same in memory, stored by the instruction for it. It takes denormals as zero, and there are
+// none: the mode of a task flushes them. Compiled for AVX-512 without BF16, hence assembly; it only
+// runs where isa.cc has seen the feature.
+struct NativeBf16 {
+  std::uint16_t bits;
+};
+template <class T>
+HWY_INLINE Vec<float> load_vector(const NativeBf16* p) {
+  return load_vector<T>(reinterpret_cast<const Bf16*>(p));
+}
+template <class T>
+HWY_INLINE void store_vector(NativeBf16* p, Vec<float> x) {
+  const hn::Rebind<std::uint16_t, Tag<float>> d16;
+  hn::Vec<decltype(d16)> y;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(y.raw) : "v"(x.raw));
+  hn::StoreU(y, d16, reinterpret_cast<std::uint16_t*>(p));
+}
+#else
+using NativeBf16 = Bf16;
+#endif
+
+// Tokens that a tile takes together: of the rows that it reads, W - 1 are the next tile's too. With
+// 8 it was slower: rows often lie a multiple of 4 KiB apart, and the first-level cache has 8 places
+// for them.
+inline constexpr std::size_t kConvTile = 4;
 
 // Weights and bias for a vector of channels.
 template <class T, std::size_t kWidth>
@@ -79,32 +102,37 @@ struct ConvRows {
   std::size_t tokens, n;
 };
 
+// kTokens of them, from `first` on.
 template <class T, class Stored, std::size_t kWidth, std::size_t kTokens>
-HWY_INLINE void conv_rows(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights,
-                          std::size_t padded, Activation activation) {
+HWY_INLINE void conv_rows(const ConvRows<Stored>& rows, std::size_t first,
+                          const T* HWY_RESTRICT weights, std::size_t padded,
+                          Activation activation) {
   const std::size_t lanes = hn::Lanes(Tag<T>());
+  const Stored* const* in = rows.in + first;
+  Stored* const* out = rows.out + first;
   for (std::size_t done = 0; done < rows.n; done += lanes) {
     // The last vector ends where the channels do, and may do some of them again.
     const std::size_t c = std::min(done, rows.n - lanes);
     const auto taps = load_taps<T, kWidth>(weights + c, padded);
-    Vec<T> x[kTokens + kWidth - 1];
+    Vec<T> x[kTokens + kWidth - 1], a[kTokens];
     // All loads before the first store, which may lie a multiple of 4 KiB away: to the processor
     // that looks like the same place.
-    for (std::size_t i = 0; i < kTokens + kWidth - 1; ++i) x[i] = load_vector<T>(rows.in[i] + c);
-    for (std::size_t i = 0; i < kTokens; ++i) {
-      auto a = taps.sum(x + i);
-      if (activation == Activation::silu) a = hn::Mul(a, sigmoid<T>(a));  // (54)
-      store_vector<T>(rows.out[i] + c, a);
-    }
+    for (std::size_t i = 0; i < kTokens + kWidth - 1; ++i) x[i] = load_vector<T>(in[i] + c);
+    for (std::size_t i = 0; i < kTokens; ++i) a[i] = taps.sum(x + i);
+    if (activation == Activation::silu) silu<T>(a);  // (54)
+    for (std::size_t i = 0; i < kTokens; ++i) store_vector<T>(out[i] + c, a[i]);
   }
 }
 
 template <class T, class Stored, std::size_t kWidth>
 void conv_tile(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights, std::size_t padded,
                Activation activation) {
-  rows.tokens == kConvTile
-      ? conv_rows<T, Stored, kWidth, kConvTile>(rows, weights, padded, activation)
-      : conv_rows<T, Stored, kWidth, 1>(rows, weights, padded, activation);
+  if (rows.tokens == kConvTile) {
+    return conv_rows<T, Stored, kWidth, kConvTile>(rows, 0, weights, padded, activation);
+  }
+  for (std::size_t i = 0; i < rows.tokens; ++i) {
+    conv_rows<T, Stored, kWidth, 1>(rows, i, weights, padded, activation);
+  }
 }
 
 template <class T, class Stored>
@@ -287,9 +315,10 @@ template <class T>
 class ConvForward {
  public:
   ConvForward(const ConvArgs& args, const ConvPlan& plan, const ConvWeights& weights,
-              const ConvTask& task, void* scratch)
+              const ConvTask& task, void* scratch, bool native_bf16)
       : args_(args),
         plan_(plan),
+        native_bf16_(native_bf16),
         task_(task),
         scratch_(*static_cast<ConvScratch<T>*>(scratch)),
         inputs_(args.x, args.initial_state, plan, task, scratch_),
@@ -301,7 +330,7 @@ class ConvForward {
     for (std::int64_t t = task_.first_token; t < end; t += kTile) {
       const std::int64_t tokens = std::min(kTile, end - t);
       if (is_bf16_throughout() && t >= plan_.W - 1) {
-        bf16_tile(t, tokens);
+        native_bf16_ ? bf16_tile<NativeBf16>(t, tokens) : bf16_tile<Bf16>(t, tokens);
       } else {
         tile(t, tokens);
       }
@@ -325,16 +354,17 @@ class ConvForward {
            task_.first_channel;
   }
 
+  template <class Stored>
   void bf16_tile(std::int64_t t, std::int64_t tokens) {
     if constexpr (std::is_same_v<T, float>) {
-      ConvRows<Bf16> rows;
+      ConvRows<Stored> rows;
       rows.tokens = static_cast<std::size_t>(tokens);
       rows.n = static_cast<std::size_t>(task_.channels);
       for (std::int64_t i = 0; i < tokens + plan_.W - 1; ++i) {
-        rows.in[i] = inputs_.template at<Bf16>(t - plan_.W + 1 + i);
+        rows.in[i] = inputs_.template at<Stored>(t - plan_.W + 1 + i);
       }
       for (std::int64_t i = 0; i < tokens; ++i) {
-        rows.out[i] = static_cast<Bf16*>(args_.y.data) + y_index(t + i);
+        rows.out[i] = static_cast<Stored*>(args_.y.data) + y_index(t + i);
       }
       compute(rows);
     }
@@ -367,6 +397,7 @@ class ConvForward {
 
   const ConvArgs& args_;
   const ConvPlan& plan_;
+  const bool native_bf16_;
   const ConvTask& task_;
   ConvScratch<T>& scratch_;
   const ConvInputs<T> inputs_;

@@ -20,10 +20,13 @@ namespace kda::cpu::HWY_NAMESPACE {
 // are those tokens that still use its inputs.
 template <class T>
 struct ConvBackwardScratch {
-  static constexpr std::size_t kBlock = kConvBackwardBlock, kSteps = kConvChunk + kMaxWidth - 1;
-  T x[kSteps + kMaxWidth - 1][kBlock];  // row k: the oldest input that step k uses
-  T d_y[kSteps][kBlock];
-  T dx[kSteps][kBlock];  // row k: of that oldest input. Before: what the final state adds
+  // Rows are an odd number of cache lines long, so that they spread over the first-level cache.
+  static constexpr std::size_t kBlock = kConvBackwardBlock, kRow = kBlock + 64 / sizeof(T);
+  static constexpr std::size_t kSteps = kConvChunk + kMaxWidth - 1;
+  T x[kSteps + kMaxWidth - 1][kRow];  // row k: the oldest input that step k uses
+  T d_y[kSteps][kRow];
+  T dx[kSteps][kRow];  // row k: of that oldest input. Before: what the final state adds
+  T state[kMaxWidth - 1][kRow];
   T columns[kBlock * kMaxWidth];
 };
 
@@ -106,6 +109,8 @@ class ConvBackward {
   }
 
  private:
+  static constexpr std::int64_t kRow = ConvBackwardScratch<T>::kRow;
+
   std::int64_t first() const { return task_.first_token; }
 
   template <class TensorT>
@@ -127,10 +132,10 @@ class ConvBackward {
 
   // The state's rows [W - 1], zero where it is absent.
   void load_state(const ConstTensor& state, T* rows) {
-    for (std::int64_t i = 0; i < W_ - 1; ++i) clear(rows + i * kConvBackwardBlock);
+    for (std::int64_t i = 0; i < W_ - 1; ++i) clear(rows + i * kRow);
     if (!state) return;
     load_channels<T>(state, place(state), state.stride[1], channels_,
-                     static_cast<std::size_t>(W_ - 1), rows_.columns, rows, kConvBackwardBlock);
+                     static_cast<std::size_t>(W_ - 1), rows_.columns, rows, kRow);
   }
 
   void load_inputs(std::int64_t live) {
@@ -150,11 +155,9 @@ class ConvBackward {
     if (!args_.d_final_state) return;
     // Element 0 of the state is input length - W + 1, row length - first_token of dx.
     const std::int64_t at = task_.where.length - first();
-    HWY_ALIGN T state[(kMaxWidth - 1) * kConvBackwardBlock];
-    load_state(args_.d_final_state, state);
+    load_state(args_.d_final_state, rows_.state[0]);
     for (std::int64_t i = 0; i < W_ - 1 && at + i < task_.tokens + W_ - 1; ++i) {
-      const T* row = state + i * kConvBackwardBlock;
-      std::copy(row, row + padded_, rows_.dx[at + i]);
+      std::copy(rows_.state[i], rows_.state[i] + padded_, rows_.dx[at + i]);
     }
   }
 

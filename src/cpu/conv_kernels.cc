@@ -17,21 +17,24 @@ namespace kda::cpu::HWY_NAMESPACE {
 
 template <class T>
 struct Convolution {
+  static constexpr Denormals kDenormals = sizeof(T) == 8 ? Denormals::kept : Denormals::flushed;
+
   static void prepare(const ConstTensor& weight, const ConstTensor& bias, const ConvPlan& plan,
                       std::size_t padded, void* rows) {
-    const FloatMode mode(Denormals::kept);
+    const FloatMode mode(kDenormals);
     prepare_conv<T>(weight, bias, plan, padded, rows);
   }
 
+  template <bool kNativeBf16>
   static void forward(const ConvArgs& args, const ConvPlan& plan, const ConvWeights& weights,
                       const ConvTask& task, void* scratch) {
-    const FloatMode mode(Denormals::kept);
-    ConvForward<T>(args, plan, weights, task, scratch).run();
+    const FloatMode mode(kDenormals);
+    ConvForward<T>(args, plan, weights, task, scratch, kNativeBf16).run();
   }
 
   static void commit(const ConvCommitArgs& args, const ConvPlan& plan, const ConvTask& task,
                      void* scratch) {
-    const FloatMode mode(Denormals::kept);
+    const FloatMode mode(kDenormals);
     ConvInputs<T>(args.x, args.initial_state, plan, task, *static_cast<ConvScratch<T>*>(scratch))
         .store_state(args.final_state, task.where.length);
   }
@@ -39,25 +42,26 @@ struct Convolution {
   static void backward(const ConvBackwardArgs& args, const ConvPlan& plan,
                        const ConvWeights& weights, const ConvTask& task, void* sums,
                        void* scratch) {
-    const FloatMode mode(Denormals::kept);
+    const FloatMode mode(kDenormals);
     ConvBackward<T>(args, plan, task, scratch).run(weights, static_cast<T*>(sums));
   }
 
   static void add(void* sums, const void* chunk, const ConvPlan& plan, std::size_t padded,
                   std::int64_t first, std::int64_t count) {
-    const FloatMode mode(Denormals::kept);
+    const FloatMode mode(kDenormals);
     add_conv_sums<T>(sums, chunk, plan, padded, first, count);
   }
 
   static void finish(const ConvBackwardArgs& args, const ConvPlan& plan, std::size_t padded,
                      const void* sums) {
-    const FloatMode mode(Denormals::kept);
+    const FloatMode mode(kDenormals);
     finish_conv_sums<T>(args, plan, padded, sums);
   }
 
-  static ConvKernels kernels() {
+  static ConvKernels kernels(bool native_bf16) {
+    constexpr auto with = &forward<true>, without = &forward<false>;
     return {prepare,
-            forward,
+            native_bf16 ? with : without,
             commit,
             backward,
             add,
@@ -67,8 +71,9 @@ struct Convolution {
   }
 };
 
-ConvKernels convolution(bool wide) {
-  return wide ? Convolution<double>::kernels() : Convolution<float>::kernels();
+ConvKernels convolution(bool wide, bool native_bf16) {
+  return wide ? Convolution<double>::kernels(native_bf16)
+              : Convolution<float>::kernels(native_bf16);
 }
 
 }  // namespace kda::cpu::HWY_NAMESPACE
@@ -78,7 +83,8 @@ HWY_AFTER_NAMESPACE();
 namespace kda::cpu {
 
 ConvKernels conv_kernels(Isa isa, bool wide) {
-  KDA_RETURN_FOR_ISA(isa == Isa::avx512_bf16 ? Isa::avx512 : isa, convolution(wide))
+  const bool native_bf16 = isa == Isa::avx512_bf16;
+  KDA_RETURN_FOR_ISA(native_bf16 ? Isa::avx512 : isa, convolution(wide, native_bf16))
 }
 
 }  // namespace kda::cpu

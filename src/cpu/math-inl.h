@@ -98,21 +98,42 @@ HWY_INLINE V pow2(V n) {
   return pow2_of_shifted<T>(hn::Add(clamped, hn::Set(d, kToExponent<T>)));
 }
 
-// e^x for x <= 0.
-template <class T, class V = Vec<T>>
-HWY_INLINE V exp_negative(V x) {
+// e^x for x <= 0, of N vectors, step by step: a step of one fills the waiting times of the others.
+template <class T, std::size_t N, class V = Vec<T>>
+HWY_INLINE void exp_negative(V (&x)[N]) {
   const Tag<T> d;
   // log2(e) in two parts, so that the fraction keeps its last bits.
   const T hi = static_cast<T>(kLog2E);
   const T lo = sizeof(T) == 4 ? static_cast<T>(kLog2E - static_cast<double>(hi))
                               : static_cast<T>(2.0355273740931033e-17);
-  // Below the range the result is 0 whatever x is; -inf must not become inf - inf.
-  const V floor = hn::Set(d, -Coefficients<T>::kBias);
-  const V y = hn::IfThenElse(hn::Lt(x, floor), floor, x);
-  const V shift = hn::Set(d, kToExponent<T>);
-  const V shifted = hn::Add(hn::Mul(y, hn::Set(d, hi)), shift), n = hn::Sub(shifted, shift);
-  const V f = hn::MulAdd(y, hn::Set(d, lo), hn::MulSub(y, hn::Set(d, hi), n));
-  return hn::Mul(exp2_fraction<T>(f), pow2_of_shifted<T>(shifted));
+  const auto each = [&](auto step) HWY_ATTR {
+    for (std::size_t i = 0; i < N; ++i) step(i);
+  };
+  // Below the range, where n is -kBias, the result is 0 whatever x is; -inf must not become inf -
+  // inf. Of a NaN, Max gives the second operand.
+  const T lowest = static_cast<T>(-static_cast<double>(Coefficients<T>::kBias) / kLog2E);
+  const V floor = hn::Set(d, lowest), shift = hn::Set(d, kToExponent<T>);
+  V shifted[N], f[N], y[N];
+  each([&](std::size_t i) HWY_ATTR { x[i] = hn::Max(floor, x[i]); });
+  each([&](std::size_t i) HWY_ATTR { shifted[i] = hn::Add(hn::Mul(x[i], hn::Set(d, hi)), shift); });
+  each([&](std::size_t i)
+           HWY_ATTR { f[i] = hn::MulSub(x[i], hn::Set(d, hi), hn::Sub(shifted[i], shift)); });
+  each([&](std::size_t i) HWY_ATTR { f[i] = hn::MulAdd(x[i], hn::Set(d, lo), f[i]); });
+  constexpr auto& c = Coefficients<T>::kExp2;
+  constexpr std::size_t kTerms = sizeof(c) / sizeof(T);
+  for (std::size_t i = 0; i < N; ++i) y[i] = hn::Set(d, c[kTerms - 1]);
+  for (std::size_t k = kTerms - 1; k-- > 0;) {
+    each([&](std::size_t i) HWY_ATTR { y[i] = hn::MulAdd(y[i], f[i], hn::Set(d, c[k])); });
+  }
+  each([&](std::size_t i) HWY_ATTR { y[i] = hn::MulAdd(f[i], y[i], hn::Set(d, T(1))); });
+  each([&](std::size_t i) HWY_ATTR { x[i] = hn::Mul(y[i], pow2_of_shifted<T>(shifted[i])); });
+}
+
+template <class T, class V = Vec<T>>
+HWY_INLINE V exp_negative(V x) {
+  V one[] = {x};
+  exp_negative<T>(one);
+  return one[0];
 }
 
 template <class T, class V = Vec<T>>
@@ -122,6 +143,19 @@ HWY_INLINE V sigmoid(V x) {
   const V e = exp_negative<T>(hn::Neg(hn::Abs(x)));
   const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
   return hn::Div(numerator, hn::Add(one, e));
+}
+
+// x sigmoid(x) of N vectors, with one division and no more multiplications than sigmoid alone.
+template <class T, std::size_t N, class V = Vec<T>>
+HWY_INLINE void silu(V (&x)[N]) {
+  const Tag<T> d;
+  V e[N];
+  for (std::size_t i = 0; i < N; ++i) e[i] = hn::Neg(hn::Abs(x[i]));
+  exp_negative<T>(e);
+  for (std::size_t i = 0; i < N; ++i) {
+    x[i] = hn::IfThenElse(hn::Lt(x[i], hn::Zero(d)), hn::Mul(x[i], e[i]), x[i]);
+  }
+  for (std::size_t i = 0; i < N; ++i) x[i] = hn::Div(x[i], hn::Add(hn::Set(d, T(1)), e[i]));
 }
 
 // log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x|; log(1 + y) = 2 atanh(y / (2 + y)).
