@@ -59,14 +59,12 @@ class ChunkAdjoint {
 
  private:
   void clear() {
-    std::fill_n(a_.dscores, 2 * L_ * Cp_, T(0));
-    std::fill_n(a_.from_state, 2 * L_ * Kp_, T(0));
-    std::fill_n(a_.to_state, L_ * Kp_, T(0));
     std::fill_n(a_.kept, Kp_, T(0));
     std::fill_n(a_.dbeta, L_ * kPad, T(0));
     for (T* rows : {a_.dq, a_.dk, a_.dG, a_.later}) std::fill_n(rows, L_ * Kp_, T(0));
   }
 
+  static Onto first_or_more(std::size_t panel) { return panel == 0 ? Onto::zero : Onto::out; }
   T* D(std::size_t panel) const { return a_.D + panel * 2 * shape_.chunk * kPanel; }
   const T* Z(std::size_t panel) const { return x_.kept.Z + panel * shape_.chunk * kPanel; }
 
@@ -74,10 +72,10 @@ class ChunkAdjoint {
   void corrections(std::size_t p, const T* dS_all, const Stop* begin, const Stop* end) {
     const T* dS = dS_all + p * shape_.K * kPanel;
     for (std::size_t i = 0; i < L_; ++i) rows_.read_d_o(i, p, D(p) + (2 * i + 1) * kPanel);
-    std::fill_n(a_.dZ, L_ * kPanel, T(0));
-    product<Dot>(L_, kPanel, a_.dZ, kPanel, {x_.work.scores + Cp_, 1, 2 * Cp_}, D(p) + kPanel,
-                 2 * kPanel, L_);
-    product<Dot>(L_, kPanel, a_.dZ, kPanel, {x_.work.end_high, Kp_, 1}, dS, kPanel, shape_.K);
+    product<Dot, Onto::zero>(L_, kPanel, a_.dZ, kPanel, {x_.work.scores + Cp_, 1, 2 * Cp_},
+                             D(p) + kPanel, 2 * kPanel, L_);
+    product<Dot, Onto::out>(L_, kPanel, a_.dZ, kPanel, {x_.work.end_high, Kp_, 1}, dS, kPanel,
+                            shape_.K);
     for (const Stop* s = begin; s != end; ++s) checkpoint_corrections(*s, p);
     solve_transposed();
     values(p);
@@ -89,8 +87,10 @@ class ChunkAdjoint {
     scores(p);
     transpose(a_.S_transposed, Kp_, x_.kept.S + p * shape_.K * kPanel, kPanel, shape_.K, kPanel);
     transpose(a_.dS_transposed, Kp_, dS, kPanel, shape_.K, kPanel);
-    product<Dot>(2 * L_, Kp_, a_.from_state, Kp_, {D(p), kPanel, 1}, a_.S_transposed, Kp_, kPanel);
-    product<Dot>(L_, Kp_, a_.to_state, Kp_, {Z(p), kPanel, 1}, a_.dS_transposed, Kp_, kPanel);
+    product<Dot>(first_or_more(p), 2 * L_, Kp_, a_.from_state, Kp_, {D(p), kPanel, 1},
+                 a_.S_transposed, Kp_, kPanel);
+    product<Dot>(first_or_more(p), L_, Kp_, a_.to_state, Kp_, {Z(p), kPanel, 1}, a_.dS_transposed,
+                 Kp_, kPanel);
     add_kept(a_.kept);
     panel_product<true, Dot>(shape_.K, dS, kPanel, {x_.work.state_rows, 1, Kp_}, D(p), 2 * L_,
                              nullptr, x_.work.decay);
@@ -105,8 +105,9 @@ class ChunkAdjoint {
     const T* A = x_.work.scores;  // -A_kk in its even rows
     for (std::size_t begin = (L_ - 1) / kBlockRows * kBlockRows;; begin -= kBlockRows) {
       const std::size_t end = std::min(begin + kBlockRows, L_);
-      product<Dot>(end - begin, kPanel, a_.dZ + begin * kPanel, kPanel,
-                   {A + 2 * end * Cp_ + begin, 1, 2 * Cp_}, a_.dZ + end * kPanel, kPanel, L_ - end);
+      product<Dot, Onto::out>(end - begin, kPanel, a_.dZ + begin * kPanel, kPanel,
+                              {A + 2 * end * Cp_ + begin, 1, 2 * Cp_}, a_.dZ + end * kPanel, kPanel,
+                              L_ - end);
       for (std::size_t j = end; j-- > begin;) {
         for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
           auto z = hn::Load(d, a_.dZ + j * kPanel + c);
@@ -160,8 +161,8 @@ class ChunkAdjoint {
     scale_down(Z(p), a_.Z_exponents, L_);
     transpose(a_.Z_transposed, Cp_, a_.scaled, kPanel, L_, kPanel);
     scale_down(D(p), a_.D_exponents, 2 * L_);
-    product<Dot>(2 * L_, round_up(L_, kPad), a_.dscores, Cp_, {a_.scaled, kPanel, 1},
-                 a_.Z_transposed, Cp_, kPanel);
+    product<Dot>(first_or_more(p), 2 * L_, round_up(L_, kPad), a_.dscores, Cp_,
+                 {a_.scaled, kPanel, 1}, a_.Z_transposed, Cp_, kPanel);
   }
 
   void scale_down(const T* in, const int* exponents, std::size_t rows) {
@@ -250,7 +251,8 @@ class ChunkAdjoint {
         hn::Store(hn::Mul(k, decay_between(row, j, c)), d, a_.ends + j * Kp_ + c);
       }
     }
-    product<Dot>(row + 1, kPanel, a_.dZ, kPanel, {a_.ends, Kp_, 1}, a_.given, kPanel, shape_.K);
+    product<Dot, Onto::out>(row + 1, kPanel, a_.dZ, kPanel, {a_.ends, Kp_, 1}, a_.given, kPanel,
+                            shape_.K);
   }
 
   // (39) in (34), (36) and (37).
@@ -259,8 +261,8 @@ class ChunkAdjoint {
     const std::size_t row = row_of(state);
     rows_.read_cotangent(state.index, p, a_.given);
     transpose(a_.dS_transposed, Kp_, a_.given, kPanel, shape_.K, kPanel);
-    std::fill_n(a_.own, (row + 1) * Kp_, T(0));
-    product<Dot>(row + 1, Kp_, a_.own, Kp_, {Z(p), kPanel, 1}, a_.dS_transposed, Kp_, kPanel);
+    product<Dot, Onto::zero>(row + 1, Kp_, a_.own, Kp_, {Z(p), kPanel, 1}, a_.dS_transposed, Kp_,
+                             kPanel);
     std::fill_n(a_.decay, Kp_, T(0));
     add_kept(a_.decay);
     for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {

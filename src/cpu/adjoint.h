@@ -78,10 +78,10 @@ struct Adjoint {
 struct AdjointShape {
   TileShape tile;
   Precision operands = Precision::fp32;  // exact64 or fp32: mixed has fp32 operands here
-  std::size_t sharing = 0;    // value heads that share a key head
-  std::size_t key_heads = 0;  // of a task
+  std::size_t sharing = 0;               // value heads that share a key head
+  std::size_t key_heads = 0;             // of a task
   std::size_t heads() const { return sharing * key_heads; }
-  std::size_t blocks = 0;                // of the longest sequence
+  std::size_t blocks = 0;                                              // of the longest sequence
   std::size_t state() const { return tile.panels * tile.K * kPanel; }  // elements
 };
 std::size_t adjoint_bytes(const AdjointShape& shape);

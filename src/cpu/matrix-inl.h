@@ -16,8 +16,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
 
-// R rows and two vectors of columns of out += left right.
-template <int R, class Dot>
+// What a product is added to.
+enum class Onto { zero, out };
+
+// R rows and two vectors of columns of out = left right, or out += left right.
+template <int R, Onto kOnto, class Dot>
 HWY_INLINE void matrix_tile(Number<Dot>* out, std::size_t out_step, Left<Element<Dot>> left,
                             const Element<Dot>* right, std::size_t right_step, std::size_t depth) {
   const Tag<Number<Dot>> d;
@@ -27,7 +30,9 @@ HWY_INLINE void matrix_tile(Number<Dot>* out, std::size_t out_step, Left<Element
   HWY_UNROLL(16)
   for (int r = 0; r < R; ++r) {
     HWY_UNROLL(16)
-    for (int v = 0; v < NV; ++v) acc[r][v] = hn::LoadU(d, out + r * out_step + v * lanes);
+    for (int v = 0; v < NV; ++v) {
+      acc[r][v] = kOnto == Onto::zero ? hn::Zero(d) : hn::LoadU(d, out + r * out_step + v * lanes);
+    }
   }
   chain<R, NV, Dot>(acc, left, right, right_step, depth);
   HWY_UNROLL(16)
@@ -37,9 +42,9 @@ HWY_INLINE void matrix_tile(Number<Dot>* out, std::size_t out_step, Left<Element
   }
 }
 
-// out[rows][columns] += left[rows][depth] right[depth][columns], columns a multiple of kPad; each
-// element one chain in ascending order.
-template <class Dot>
+// out[rows][columns] = or += left[rows][depth] right[depth][columns], columns a multiple of kPad;
+// each element one chain in ascending order.
+template <class Dot, Onto kOnto>
 HWY_INLINE void product(std::size_t rows, std::size_t columns, Number<Dot>* out,
                         std::size_t out_step, Left<Element<Dot>> left, const Element<Dot>* right,
                         std::size_t right_step, std::size_t depth) {
@@ -47,15 +52,27 @@ HWY_INLINE void product(std::size_t rows, std::size_t columns, Number<Dot>* out,
   for (std::size_t c = 0; c < columns; c += step) {
     std::size_t r = 0;
     const auto tile = [&]<int R>() HWY_ATTR {
-      matrix_tile<R, Dot>(out + r * out_step + c, out_step,
-                          {left.data + r * left.row_step, left.row_step, left.k_step}, right + c,
-                          right_step, depth);
+      matrix_tile<R, kOnto, Dot>(out + r * out_step + c, out_step,
+                                 {left.data + r * left.row_step, left.row_step, left.k_step},
+                                 right + c, right_step, depth);
       r += R;
     };
     while (rows - r >= kTileRows) tile.template operator()<kTileRows>();
     if (kTileRows > 4 && rows - r >= 4) tile.template operator()<4>();
     if (rows - r >= 2) tile.template operator()<2>();
     if (rows - r >= 1) tile.template operator()<1>();
+  }
+}
+
+// The same with what it is added to chosen at run time.
+template <class Dot>
+HWY_INLINE void product(Onto onto, std::size_t rows, std::size_t columns, Number<Dot>* out,
+                        std::size_t out_step, Left<Element<Dot>> left, const Element<Dot>* right,
+                        std::size_t right_step, std::size_t depth) {
+  if (onto == Onto::zero) {
+    product<Dot, Onto::zero>(rows, columns, out, out_step, left, right, right_step, depth);
+  } else {
+    product<Dot, Onto::out>(rows, columns, out, out_step, left, right, right_step, depth);
   }
 }
 

@@ -159,17 +159,15 @@ class Pairs {
 
   // (50) before its left factors.
   void row_products() {
-    std::fill(a_.own + 2 * first_ * Kp_, a_.own + 2 * end_ * Kp_, T(0));
     for (std::size_t i = first_; i < end_; i += kRowBlock) {
       const std::size_t stop = std::min(i + kRowBlock, end_);
-      product<Dot>(2 * (stop - i), Kp_, a_.own + 2 * i * Kp_, Kp_,
-                   {a_.row_pairs + 2 * i * Cp_ + first_, Cp_, 1}, a_.right + first_ * Kp_, Kp_,
-                   stop - first_);
+      product<Dot, Onto::zero>(2 * (stop - i), Kp_, a_.own + 2 * i * Kp_, Kp_,
+                               {a_.row_pairs + 2 * i * Cp_ + first_, Cp_, 1},
+                               a_.right + first_ * Kp_, Kp_, stop - first_);
     }
     if (!crosses()) return;
-    std::fill(a_.cross + 2 * first_ * Kp_, a_.cross + 2 * end_ * Kp_, T(0));
-    product<Dot>(2 * (end_ - first_), Kp_, a_.cross + 2 * first_ * Kp_, Kp_,
-                 {a_.row_pairs + 2 * first_ * Cp_, Cp_, 1}, a_.right, Kp_, first_);
+    product<Dot, Onto::zero>(2 * (end_ - first_), Kp_, a_.cross + 2 * first_ * Kp_, Kp_,
+                             {a_.row_pairs + 2 * first_ * Cp_, Cp_, 1}, a_.right, Kp_, first_);
   }
 
   // Token i as the one who looks: (35), the first line of (36), and both in (37); the pair (i, i)
@@ -205,15 +203,14 @@ class Pairs {
 
   // (51) before its right factors.
   void column_products() {
-    std::fill_n(a_.own, end_ * Kp_, T(0));
     for (std::size_t j = 0; j < end_;) {
       // A key inside the window meets rows from its own on; one before it meets them all.
       const std::size_t stop = j < first_ ? first_ : std::min(j + kRowBlock, end_);
       const std::size_t begin = std::max(j, first_);
       const auto* rows = j < first_ ? x_.work.cross_rows : x_.work.window_rows;
-      product<Dot>(stop - j, Kp_, a_.own + j * Kp_, Kp_,
-                   {a_.column_pairs + 2 * j * Cp_ + 2 * begin, 2 * Cp_, 1}, rows + 2 * begin * Kp_,
-                   Kp_, 2 * (end_ - begin));
+      product<Dot, Onto::zero>(stop - j, Kp_, a_.own + j * Kp_, Kp_,
+                               {a_.column_pairs + 2 * j * Cp_ + 2 * begin, 2 * Cp_, 1},
+                               rows + 2 * begin * Kp_, Kp_, 2 * (end_ - begin));
       j = stop;
     }
   }
