@@ -13,6 +13,7 @@
 
 #include "c_api/structs.h"
 #include "c_api_call.h"
+#include "kda/cuda.h"
 #include "kda/kda.h"
 #include "refusal.h"
 
@@ -89,6 +90,10 @@ std::vector<CRefusal> refusals() {
        "context.host_cu_seqlens",
        {}},
       {"slots_on_cpu", [](CCall& c) { c.context.host_slots = &c; }, "context.host_slots", {}},
+      {"states_on_cpu",
+       [](CCall& c) { c.context.cuda_states = reinterpret_cast<const kda_cuda_states*>(&c); },
+       "context.cuda_states",
+       {}},
       {"status_on_cpu",
        [](CCall& c) { c.context.status = reinterpret_cast<std::uint32_t*>(&c); },
        "context.status",
@@ -263,6 +268,35 @@ TEST(CApiErrors, OnOtherBackends) {
   EXPECT_EQ(kda_workspace_bytes(&call.args, &call.context, &bytes, e), KDA_ERROR_REFUSED);
   EXPECT_EQ(bytes, 7U);
   EXPECT_TRUE(b.untouched());
+}
+
+TEST(CApiErrors, StatesOnGpus) {
+  kda_context cpu, cuda;
+  KDA_INIT(cpu);
+  KDA_INIT(cuda);
+  cuda.backend = KDA_CUDA;
+  kda_cuda_states states;
+  KDA_INIT(states);
+  const std::int64_t count = 0;
+  const kda_tensor counts = kda_dense1(&count, KDA_I64, 1);
+  const kda_state out{};
+  std::size_t bytes = 0;
+  CError e;
+  expect_c_error(kda_cuda_slot_bytes(nullptr, &bytes, e), e, "states", {"null"});
+  expect_c_error(kda_cuda_slot_bytes(&states, nullptr, e), e, "bytes", {"null"});
+  expect_c_error(kda_cuda_commit(nullptr, nullptr, &counts, &cuda, e), e, "states", {"null"});
+  expect_c_error(kda_cuda_commit(&states, nullptr, &counts, &cpu, e), e, "context.backend");
+  expect_c_error(kda_cuda_commit(&states, nullptr, &counts, nullptr, e), e, "context.backend");
+  expect_c_error(kda_cuda_plain_states(&states, nullptr, &out, &cpu, e), e, "context.backend");
+  expect_c_error(kda_cuda_plain_states(&states, nullptr, nullptr, &cuda, e), e, "out", {"null"});
+  // Without a value head no backend has them, nor has a build without CUDA.
+  EXPECT_EQ(kda_cuda_slot_bytes(&states, &bytes, e), KDA_ERROR_REFUSED);
+  EXPECT_EQ(kda_cuda_commit(&states, nullptr, &counts, &cuda, e), KDA_ERROR_REFUSED);
+  EXPECT_EQ(kda_cuda_plain_states(&states, nullptr, &out, &cuda, e), KDA_ERROR_REFUSED);
+  states.reserved = 1;
+  expect_c_error(kda_cuda_slot_bytes(&states, &bytes, e), e, "states.reserved");
+  states.size = 2;
+  expect_c_error(kda_cuda_slot_bytes(&states, &bytes, e), e, "states.size", {"2"});
 }
 
 // Whatever is thrown inside becomes a code.

@@ -61,8 +61,11 @@ class Headers:
         """The file's own comment, then each declaration; rulers of the file become headings."""
         sections = ":sections: briefdescription detaileddescription"
         text = self.directive("file", pathlib.Path(file).name, [sections])
-        items = [(line, self.directive(kind, argument, [":members:", ":undoc-members:"] if members else []))
-                 for line, kind, argument, members in self.found[file]]
+        structs = {name for items in self.found.values() for _, kind, name, _ in items
+                   if kind == "struct"}
+        items = [(line, self.directive(kind, name, [":members:", ":undoc-members:"] * members))
+                 for line, kind, name, members in self.found[file]
+                 if kind != "typedef" or name not in structs]  # declared ahead
         for number, line in enumerate((self.root / file).read_text().splitlines(), 1):
             if ruler := re.match(r"// --- (\w.*?) -+$", line):
                 items.append((number, f"## {ruler[1][0].upper()}{ruler[1][1:]}\n\n"))

@@ -180,10 +180,14 @@ typedef enum kda_isa {
 typedef void (*kda_parallel_for)(void* user, int64_t n, void (*body)(void* data, int64_t i),
                                  void* data);
 
+// Streaming states in device memory (kda/cuda.h).
+typedef struct kda_cuda_states kda_cuda_states;
+
 // Bits of *kda_context.status.
 typedef enum kda_status {
   KDA_STATUS_BAD_SEQUENCES = 1,  // cu_seqlens had to be cut
   KDA_STATUS_BAD_SLOTS = 2,      // slots were beyond the states'
+  KDA_STATUS_BAD_COUNTS = 4,     // counts, or the tokens of a draft, were
 } kda_status;
 
 // Fields of the backend that is not chosen must be 0. On CUDA tensors, slots, has_initial_state and
@@ -203,8 +207,9 @@ typedef struct kda_context {
                                   // cu_seqlens, checkpoints need it
   const void* host_slots;         // CUDA: [N], likewise of serving->slots; or null: slots that are
                                   // not there are padding
-  uint32_t* status;               // CUDA: in device memory, or null: kernels set bits of
-                                  // kda_status; clear it yourself
+  const kda_cuda_states* cuda_states;  // CUDA: in place of serving->states; or null
+  uint32_t* status;                    // CUDA: in device memory, or null: kernels set bits of
+                                       // kda_status; clear it yourself
 } kda_context;
 
 // What a call ran. Every pointer to one may be null.

@@ -118,6 +118,7 @@ CpuContext to_cpu_context(const kda_context& given) {
   want_zero("context.stream", !given.stream, kCudaOnly);
   want_zero("context.host_cu_seqlens", !given.host_cu_seqlens, kCudaOnly);
   want_zero("context.host_slots", !given.host_slots, kCudaOnly);
+  want_zero("context.cuda_states", !given.cuda_states, kCudaOnly);
   want_zero("context.status", !given.status, kCudaOnly);
   want_zero("context.parallel_user", given.parallel_for || !given.parallel_user,
             "0 without parallel_for");
@@ -134,16 +135,34 @@ CpuContext to_cpu_context(const kda_context& given) {
   return context;
 }
 
-CudaContext to_cuda_context(const kda_context& given) {
+CudaStreamingStates to_cuda_states(const kda_cuda_states* pointer) {
+  const auto given = read("states", pointer);
+  want_zero("states.reserved", given.reserved == 0, "0");
+  return {.data = given.data,
+          .bytes = given.bytes,
+          .slots = given.slots,
+          .HV = given.HV,
+          .max_draft = given.max_draft,
+          .options = to_options(given.options)};
+}
+
+CudaCall::CudaCall(const kda_context& given) {
   constexpr const char* kCpuOnly = "0 on CUDA";
+  if (given.backend != KDA_CUDA) {
+    throw Error("context.backend", std::to_string(given.backend), "cuda (1)");
+  }
   want_zero("context.threads", given.threads == 0, kCpuOnly);
   want_zero("context.isa", given.isa == 0, kCpuOnly);
   want_zero("context.parallel_for", !given.parallel_for && !given.parallel_user, kCpuOnly);
-  return {.device = given.device,
-          .stream = given.stream,
-          .host_cu_seqlens = given.host_cu_seqlens,
-          .host_slots = given.host_slots,
-          .status = given.status};
+  context_.device = given.device;
+  context_.stream = given.stream;
+  context_.host_cu_seqlens = given.host_cu_seqlens;
+  context_.host_slots = given.host_slots;
+  if (given.cuda_states) {
+    states_ = to_cuda_states(given.cuda_states);
+    context_.states = &states_;
+  }
+  context_.status = given.status;
 }
 
 CpuContext cpu_only(const char* call, const kda_context* given) {

@@ -9,6 +9,7 @@
 #include "c_api/structs.h"
 #include "kda/args.hpp"
 #include "kda/context.hpp"
+#include "kda/cuda.h"
 #include "kda/cuda.hpp"
 #include "kda/kda.h"
 #include "kda/kda.hpp"
@@ -68,7 +69,21 @@ class ForwardCall {
 };
 
 CpuContext to_cpu_context(const kda_context& given);
-CudaContext to_cuda_context(const kda_context& given);
+CudaStreamingStates to_cuda_states(const kda_cuda_states* given);
+
+// The context of a call on a GPU, and what it points at.
+class CudaCall {
+ public:
+  explicit CudaCall(const kda_context& given);
+  CudaCall(const CudaCall&) = delete;
+  CudaCall& operator=(const CudaCall&) = delete;
+
+  const CudaContext& context() const { return context_; }
+
+ private:
+  CudaStreamingStates states_;
+  CudaContext context_;
+};
 
 // The context of a call that runs on CPUs only.
 CpuContext cpu_only(const char* call, const kda_context* given);
@@ -78,7 +93,7 @@ template <class Call>
 void on_backend(const kda_context* given, const Call& call) {
   const kda_context context = read_or_default("context", given);
   if (context.backend == KDA_CUDA) {
-    call(to_cuda_context(context));
+    call(CudaCall(context).context());
   } else {
     call(to_cpu_context(context));
   }
