@@ -73,9 +73,9 @@ class Bundle {
   }
 
   // Elements NaN, everything else the guard's pattern.
-  void poison_outputs() {
+  void poison_outputs() const {
     for (const Output& out : outputs_) {
-      Memory& m = memory_[out.memory];
+      const Memory& m = memory_[out.memory];
       std::memset(m.data.get(), kGuardByte, m.bytes);
       for_each_index(out.view, [&](const Index& at) {
         store(out.view, at, std::numeric_limits<double>::quiet_NaN());

@@ -28,6 +28,7 @@ inline reference::Gradients gradients_of(const BackwardBundle& b) {
 
 // Runs backward into the bundle's gradients.
 inline reference::Gradients cpu_gradients(const BackwardBundle& b, const CpuContext& context = {}) {
+  b.inputs.poison_outputs();
   backward(b.args(), context);
   return gradients_of(b);
 }

@@ -1,7 +1,6 @@
 // Far ends: offsets beyond 2^31 elements, more sequences than 65,535, long memories, a whole layer.
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cfenv>
 #include <cmath>
@@ -11,26 +10,10 @@
 #include "case_families.h"
 #include "cpu_run.h"
 #include "oracle.h"
+#include "sparse.h"
 
 namespace kda::test {
 namespace {
-
-// Address space without memory behind it: pages appear when they are written.
-class Sparse {
- public:
-  explicit Sparse(std::size_t bytes)
-      : bytes_(bytes),
-        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  ~Sparse() {
-    if (data_ != MAP_FAILED) munmap(data_, bytes_);
-  }
-  void* data() const { return data_ == MAP_FAILED ? nullptr : data_; }
-
- private:
-  std::size_t bytes_;
-  void* data_;
-};
 
 TEST(CpuExtremes, OffsetsBeyondTwoToThe31Elements) {
   const Case c{.name = "far",
