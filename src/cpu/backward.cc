@@ -93,9 +93,9 @@ void store(const Tensor& out, std::int64_t index, double x) {
 
 // (48) and (49): the sums of the chunks, one after the other.
 template <class T>
-void add_sums(const BackwardArgs& args, const Plan& plan, const T* sums, std::int64_t chunks) {
+void add_sums(const BackwardArgs& args, const Plan& plan, const T* sums, std::int64_t chunks,
+              std::vector<double>& total) {
   const std::size_t count = sum_count(plan), channels = gate_channels(plan);
-  std::vector<double> total(count);
   for (std::int64_t hv = 0; hv < plan.HV; ++hv) {
     std::fill(total.begin(), total.end(), 0.0);
     for (std::int64_t c = 0; c < chunks; ++c) {
@@ -166,6 +166,7 @@ void run(const BackwardArgs& args, const Plan& plan, const CpuContext& context, 
   const Scratch scratch(args.workspace, workers * bytes.worker + bytes.sums);
   std::byte* const sums = scratch.data() + workers * bytes.worker;
   std::vector<BackwardCounts> counts(workers);
+  std::vector<double> total(wants_sums(args) ? sum_count(plan) : 0);
   const Stops stops(args.checkpoints, args.checkpoint_count, plan.N);
   const AdjointShape shape = adjoint_shape(plan, s.longest, ran.threads);
   const auto heads = static_cast<std::int64_t>(shape.key_heads);
@@ -191,9 +192,9 @@ void run(const BackwardArgs& args, const Plan& plan, const CpuContext& context, 
   });
   if (wants_sums(args)) {
     if (plan.precision == Precision::exact64) {
-      add_sums(args, plan, reinterpret_cast<const double*>(sums), s.first_chunk.back());
+      add_sums(args, plan, reinterpret_cast<const double*>(sums), s.first_chunk.back(), total);
     } else {
-      add_sums(args, plan, reinterpret_cast<const float*>(sums), s.first_chunk.back());
+      add_sums(args, plan, reinterpret_cast<const float*>(sums), s.first_chunk.back(), total);
     }
   }
   clear_rows_past_the_end(args, inputs, plan);

@@ -53,16 +53,17 @@ int thread_count(const CpuContext& context) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-void run_tasks(const CpuContext& context, std::int64_t tasks, int workers,
-               const std::function<void(std::int64_t, int)>& task) {
+void run_task_function(const CpuContext& context, std::int64_t tasks, int workers,
+                       const TaskFunction& task) {
   if (workers <= 1 || tasks <= 1) {
     for (std::int64_t i = 0; i < tasks; ++i) task(i, 0);
     return;
   }
   std::atomic<std::int64_t> next{0};
-  const Body work = [&](std::int64_t worker) {
+  const auto take = [&](std::int64_t worker) {
     for (std::int64_t i; (i = next.fetch_add(1)) < tasks;) task(i, static_cast<int>(worker));
   };
+  const Body work = std::cref(take);
   const std::int64_t bodies = std::min<std::int64_t>(workers, tasks);
   if (context.parallel_for) {
     context.parallel_for(bodies, work);

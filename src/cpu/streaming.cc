@@ -12,6 +12,7 @@
 #include "cpu/forward.h"
 #include "cpu/head.h"
 #include "cpu/parallel.h"
+#include "door.h"
 #include "plan_parts.h"
 #include "serving.h"
 
@@ -207,21 +208,15 @@ void each_head(const StreamingStates& states, std::int64_t N, const CpuContext& 
   const int threads =
       static_cast<int>(std::clamp<std::int64_t>(N * m.plan.HV, 1, cpu::thread_count(context)));
   const std::size_t bytes = cpu::work_bytes(m.plan.precision, m.shape);
-  std::unique_ptr<std::byte[], StreamingStates::Memory::Free> scratch;
-  try {
-    scratch.reset(new (kAlignment) std::byte[bytes * static_cast<std::size_t>(threads)]);
-  } catch (const std::bad_alloc&) {
-    throw Error("context.threads", std::to_string(threads), "fewer: memory is short");
-  }
+  const std::unique_ptr<std::byte[], StreamingStates::Memory::Free> scratch(
+      new (kAlignment) std::byte[bytes * static_cast<std::size_t>(threads)]);
   cpu::run_tasks(context, N * m.plan.HV, threads, [&](std::int64_t i, int worker) {
     task(i / m.plan.HV, i % m.plan.HV, scratch.get() + bytes * static_cast<std::size_t>(worker));
   });
 }
 
-}  // namespace
-
-void commit(StreamingStates& states, const ConstTensor& slots, const ConstTensor& counts,
-            const CpuContext& context) {
+void run_commit(StreamingStates& states, const ConstTensor& slots, const ConstTensor& counts,
+                const CpuContext& context) {
   StreamingStates::Memory& m = states.memory();
   const Isa isa = cpu::choose_isa(context);
   const Argument count_argument = {"counts", counts};
@@ -245,8 +240,8 @@ void commit(StreamingStates& states, const ConstTensor& slots, const ConstTensor
   });
 }
 
-void plain_states(const StreamingStates& states, const ConstTensor& slots, const State& out,
-                  const CpuContext& context) {
+void write_plain_states(const StreamingStates& states, const ConstTensor& slots, const State& out,
+                        const CpuContext& context) {
   const StreamingStates::Memory& m = states.memory();
   const Isa isa = cpu::choose_isa(context);
   Plan plan = m.plan;
@@ -259,6 +254,18 @@ void plain_states(const StreamingStates& states, const ConstTensor& slots, const
     const std::int64_t slot = slot_of(slots, n);
     if (slot >= 0) kernel(m, slot, hv, out, n, scratch);
   });
+}
+
+}  // namespace
+
+void commit(StreamingStates& states, const ConstTensor& slots, const ConstTensor& counts,
+            const CpuContext& context) {
+  with_memory([&] { run_commit(states, slots, counts, context); });
+}
+
+void plain_states(const StreamingStates& states, const ConstTensor& slots, const State& out,
+                  const CpuContext& context) {
+  with_memory([&] { write_plain_states(states, slots, out, context); });
 }
 
 }  // namespace kda

@@ -1,0 +1,75 @@
+// A thousand random calls against the oracle, gradients of every fourth too: whatever forward
+// takes.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "case_families.h"
+#include "cpu_backward.h"
+#include "cpu_run.h"
+#include "oracle.h"
+
+namespace kda::test {
+namespace {
+
+constexpr std::uint64_t kCases = 1000, kPerTest = 20;
+
+class CpuRandomShapes : public testing::TestWithParam<std::uint64_t> {};
+
+// The next instruction set, and fp32 or exact64, at each seed.
+struct Way {
+  Isa isa;
+  Precision precision;
+
+  explicit Way(std::uint64_t seed)
+      : isa(cpu_isas()[seed % cpu_isas().size()]),
+        precision(seed / cpu_isas().size() % 3 == 0 ? Precision::exact64 : Precision::fp32) {}
+  double limit(const Case& c) const {
+    return precision == Precision::exact64 ? c.exact64_limit : c.fp32_limit;
+  }
+};
+
+void expect_forward(const Case& original, const Way& way) {
+  const Case c = in_precision(original, way.precision);
+  Bundle b = make(c);
+  const Answer answer = run_cpu(b, {.threads = 1 + static_cast<int>(c.seed % 3), .isa = way.isa});
+  const reference::Result exact = truth(b);
+  EXPECT_LE(relative_error(answer.o, exact.o), way.limit(c));
+  if (c.final_state) EXPECT_LE(relative_error(answer.final_state, exact.final_state), way.limit(c));
+}
+
+// Gradients of what hangs on the state, whose sums have no terms that cancel by design. The others
+// have tests of their own.
+void expect_backward(const Case& original, const Way& way) {
+  const Case c = in_precision(original, way.precision);
+  BackwardCase wanted{.forward = c};
+  wanted.checkpoints = random_checkpoints(c, static_cast<int>(c.seed % 3));
+  if (way.precision == Precision::exact64) wanted.gradient_dtype = DType::f64;
+  const BackwardBundle b = make_backward(wanted);
+  const reference::Gradients ours = cpu_gradients(b, {.isa = way.isa}),
+                             exact = gradients_by_tokens(b);
+  const double limit = 10 * way.limit(c);
+  EXPECT_LE(relative_error(ours.dv, exact.dv), limit) << "dv";
+  EXPECT_LE(relative_error(ours.dq, exact.dq), limit) << "dq";
+  EXPECT_LE(relative_error(ours.dk, exact.dk), limit) << "dk";
+  // A beta of exactly 0 or 1 from a logit: the sigmoid's slope lies below what fp32 can hold.
+  const bool saturated = c.options.sigmoid_beta && c.betas != Betas::random;
+  if (!saturated) EXPECT_LE(relative_error(ours.dbeta, exact.dbeta), limit) << "dbeta";
+}
+
+TEST_P(CpuRandomShapes, MatchTheOracle) {
+  for (std::uint64_t seed = GetParam() * kPerTest; seed < (GetParam() + 1) * kPerTest; ++seed) {
+    SCOPED_TRACE("random_case(" + std::to_string(seed) + ")");
+    const Case c = random_case(seed);
+    expect_forward(c, Way(seed));
+    if (seed % 4 == 0) expect_backward(c, Way(seed / 4));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CpuRandomShapes,
+                         testing::Range<std::uint64_t>(0, kCases / kPerTest));
+
+}  // namespace
+}  // namespace kda::test
