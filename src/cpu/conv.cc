@@ -2,34 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "cpu/forward.h"
+#include "cpu/ordered_sums.h"
 #include "cpu/parallel.h"
+#include "cpu/scratch.h"
 #include "cpu/tile.h"
 #include "plan_parts.h"
 #include "serving.h"
 
 namespace kda::cpu {
 namespace {
-
-constexpr std::align_val_t kAlignment{64};
-
-// 64-byte aligned memory of a call. Throws std::bad_alloc.
-struct Free {
-  void operator()(std::byte* p) const { ::operator delete[](p, kAlignment); }
-};
-using Memory = std::unique_ptr<std::byte[], Free>;
-Memory allocate(std::size_t bytes) {
-  return Memory(new (kAlignment) std::byte[std::max<std::size_t>(bytes, 1)]);
-}
-Memory allocate_zeroed(std::size_t bytes) {
-  Memory memory = allocate(bytes);
-  std::memset(memory.get(), 0, bytes);
-  return memory;
-}
 
 std::int64_t divided_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -65,18 +49,19 @@ ConvTask block_of(ConvTask chunk, std::int64_t block, std::int64_t size, const C
 }
 
 struct Weights {
-  Memory memory;
+  Scratch memory;
   ConvWeights rows;
 };
 
 template <class Args>
 Weights prepare(const Args& args, const ConvPlan& plan, const ConvKernels& kernels) {
-  Weights w;
-  w.rows.padded = round_up(static_cast<std::size_t>(plan.C), kPad);
-  const std::size_t size = plan.wide ? sizeof(double) : sizeof(float);
-  w.memory = allocate_zeroed(static_cast<std::size_t>(plan.W + 1) * w.rows.padded * size);
-  kernels.prepare(args.weight, args.bias, plan, w.rows.padded, w.memory.get());
-  w.rows.rows = w.memory.get();
+  const std::size_t padded = round_up(static_cast<std::size_t>(plan.C), kPad);
+  const std::size_t bytes =
+      static_cast<std::size_t>(plan.W + 1) * padded * (plan.wide ? sizeof(double) : sizeof(float));
+  Weights w{Scratch({}, bytes), {}};
+  std::memset(w.memory.data(), 0, bytes);
+  kernels.prepare(args.weight, args.bias, plan, padded, w.memory.data());
+  w.rows = {w.memory.data(), padded};
   return w;
 }
 
@@ -109,7 +94,7 @@ Ran run_conv(const ConvArgs& args, const ConvPlan& plan, const CpuContext& conte
   const std::int64_t blocks = divided_up(plan.C, kConvBlock);
   const std::int64_t tasks = static_cast<std::int64_t>(chunks.size()) * blocks;
   ran.threads = worker_count(tasks, context);
-  const Memory scratch = allocate(kernels.scratch_bytes * static_cast<std::size_t>(ran.threads));
+  const Scratch scratch({}, kernels.scratch_bytes * static_cast<std::size_t>(ran.threads));
   run_tasks(context, tasks, ran.threads, [&](std::int64_t i, int worker) {
     ConvTask task =
         block_of(chunks[static_cast<std::size_t>(i / blocks)], i % blocks, kConvBlock, plan);
@@ -117,7 +102,7 @@ Ran run_conv(const ConvArgs& args, const ConvPlan& plan, const CpuContext& conte
     if (task.slot < 0) return;
     task.from_zero = starts_from_zero(args.has_initial_state, task.n);
     kernels.forward(args, plan, weights.rows, task,
-                    scratch.get() + kernels.scratch_bytes * static_cast<std::size_t>(worker));
+                    scratch.data() + kernels.scratch_bytes * static_cast<std::size_t>(worker));
   });
   for (std::int64_t n = 0; n < plan.N; ++n) {
     if (slot_of(args.slots, n) >= 0) continue;
@@ -133,7 +118,7 @@ Ran run_conv(const ConvCommitArgs& args, const ConvPlan& plan, const CpuContext&
   const ConvKernels kernels = conv_kernels(ran.isa, plan.wide);
   const std::int64_t blocks = divided_up(plan.C, kConvBlock), tasks = plan.N * blocks;
   ran.threads = worker_count(tasks, context);
-  const Memory scratch = allocate(kernels.scratch_bytes * static_cast<std::size_t>(ran.threads));
+  const Scratch scratch({}, kernels.scratch_bytes * static_cast<std::size_t>(ran.threads));
   run_tasks(context, tasks, ran.threads, [&](std::int64_t i, int worker) {
     ConvTask task;
     task.n = i / blocks;
@@ -144,65 +129,10 @@ Ran run_conv(const ConvCommitArgs& args, const ConvPlan& plan, const CpuContext&
     task.from_zero = starts_from_zero(args.has_initial_state, task.n);
     task.where.length = index_at(args.counts, task.n);
     kernels.commit(args, plan, task,
-                   scratch.get() + kernels.scratch_bytes * static_cast<std::size_t>(worker));
+                   scratch.data() + kernels.scratch_bytes * static_cast<std::size_t>(worker));
   });
   return ran;
 }
-
-namespace {
-
-// dweight and dbias: the terms of some chunks at a time, added in order.
-class Sums {
- public:
-  Sums(const ConvBackwardArgs& args, const ConvPlan& plan, const ConvKernels& kernels,
-       std::size_t padded, std::int64_t chunks)
-      : args_(args), plan_(plan), kernels_(kernels), padded_(padded) {
-    wave_ = std::max<std::int64_t>(chunks, 1);
-    if (!args.dweight && !args.dbias) return;
-    const std::size_t size = plan.wide ? sizeof(double) : sizeof(float);
-    bytes_ = static_cast<std::size_t>(plan.W + 1) * padded * size;
-    constexpr std::size_t kMost = std::size_t{32} << 20;
-    wave_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(kMost / bytes_), 1, wave_);
-    total_ = allocate_zeroed(bytes_);
-    terms_ = allocate(bytes_ * static_cast<std::size_t>(wave_));
-  }
-
-  // Chunks that run together: their number changes no bit.
-  std::int64_t wave() const { return wave_; }
-
-  // Of the i-th chunk of a wave; null where no sum is wanted.
-  void* terms(std::int64_t i) const {
-    return bytes_ == 0 ? nullptr : terms_.get() + bytes_ * static_cast<std::size_t>(i);
-  }
-
-  void add(std::int64_t chunks, const CpuContext& context, int threads) const {
-    if (bytes_ == 0) return;
-    constexpr std::int64_t kColumns = 512;
-    const auto all = static_cast<std::int64_t>(padded_);
-    run_tasks(context, divided_up(all, kColumns), threads, [&](std::int64_t block, int) {
-      const std::int64_t first = block * kColumns;
-      for (std::int64_t i = 0; i < chunks; ++i) {
-        kernels_.add(total_.get(), terms(i), plan_, padded_, first,
-                     std::min(kColumns, all - first));
-      }
-    });
-  }
-
-  void finish() const {
-    if (bytes_ > 0) kernels_.finish(args_, plan_, padded_, total_.get());
-  }
-
- private:
-  const ConvBackwardArgs& args_;
-  const ConvPlan& plan_;
-  const ConvKernels& kernels_;
-  const std::size_t padded_;
-  std::size_t bytes_ = 0;  // of a chunk's terms
-  std::int64_t wave_ = 1;
-  Memory total_, terms_;
-};
-
-}  // namespace
 
 Ran run_conv(const ConvBackwardArgs& args, const ConvPlan& plan, const CpuContext& context) {
   Ran ran = make_ran(plan, context);
@@ -211,22 +141,25 @@ Ran run_conv(const ConvBackwardArgs& args, const ConvPlan& plan, const CpuContex
   const std::vector<ConvTask> chunks = chunks_of(args.cu_seqlens, plan);
   const std::int64_t blocks = divided_up(plan.C, kConvBackwardBlock);
   const auto count = static_cast<std::int64_t>(chunks.size());
-  const Sums sums(args, plan, kernels, weights.rows.padded, count);
+  const bool wants_sums = args.dweight || args.dbias;
+  const OrderedSums sums(
+      plan.wide, wants_sums ? static_cast<std::size_t>(plan.W + 1) * weights.rows.padded : 0,
+      count);
   ran.threads = worker_count(std::min(sums.wave(), count) * blocks, context);
-  const Memory scratch =
-      allocate(kernels.backward_scratch_bytes * static_cast<std::size_t>(ran.threads));
+  const Scratch scratch({}, kernels.backward_scratch_bytes * static_cast<std::size_t>(ran.threads));
   for (std::int64_t first = 0; first < count; first += sums.wave()) {
     const std::int64_t wave = std::min(sums.wave(), count - first);
     run_tasks(context, wave * blocks, ran.threads, [&](std::int64_t i, int worker) {
       const std::int64_t chunk = i / blocks;
       const ConvTask task = block_of(chunks[static_cast<std::size_t>(first + chunk)], i % blocks,
                                      kConvBackwardBlock, plan);
-      auto* own = scratch.get() + kernels.backward_scratch_bytes * static_cast<std::size_t>(worker);
+      auto* own =
+          scratch.data() + kernels.backward_scratch_bytes * static_cast<std::size_t>(worker);
       kernels.backward(args, plan, weights.rows, task, sums.terms(chunk), own);
     });
     sums.add(wave, context, ran.threads);
   }
-  sums.finish();
+  if (wants_sums) kernels.finish(args, plan, weights.rows.padded, sums.total());
   clear_rows_past_the_end(args.dx, args.cu_seqlens, plan);
   return ran;
 }

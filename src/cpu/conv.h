@@ -47,9 +47,6 @@ struct ConvKernels {
   // (59) and (60): sums[W + 1][padded], the bias last.
   void (*backward)(const ConvBackwardArgs&, const ConvPlan&, const ConvWeights&, const ConvTask&,
                    void* sums, void* scratch) = nullptr;
-  // sums += chunk for channels [first, first + count) of W + 1 rows.
-  void (*add)(void* sums, const void* chunk, const ConvPlan&, std::size_t padded,
-              std::int64_t first, std::int64_t count) = nullptr;
   // The sums into dweight and dbias.
   void (*finish)(const ConvBackwardArgs&, const ConvPlan&, std::size_t padded,
                  const void* sums) = nullptr;

@@ -181,21 +181,7 @@ class ConvBackward {
   const std::size_t channels_, padded_;
 };
 
-// One more chunk's terms of (59) and (60).
-template <class T>
-void add_conv_sums(void* sums, const void* chunk, const ConvPlan& plan, std::size_t padded,
-                   std::int64_t first, std::int64_t count) {
-  const Tag<T> d;
-  for (std::int64_t j = 0; j <= plan.W; ++j) {
-    const std::size_t at = static_cast<std::size_t>(j) * padded + static_cast<std::size_t>(first);
-    T* sum = static_cast<T*>(sums) + at;
-    const T* terms = static_cast<const T*>(chunk) + at;
-    for (std::size_t c = 0; c < static_cast<std::size_t>(count); c += hn::Lanes(d)) {
-      hn::Store(hn::Add(hn::Load(d, sum + c), hn::Load(d, terms + c)), d, sum + c);
-    }
-  }
-}
-
+// The sums into dweight and dbias.
 template <class T>
 void finish_conv_sums(const ConvBackwardArgs& args, const ConvPlan& plan, std::size_t padded,
                       const void* memory) {

@@ -46,12 +46,6 @@ struct Convolution {
     ConvBackward<T>(args, plan, task, scratch).run(weights, static_cast<T*>(sums));
   }
 
-  static void add(void* sums, const void* chunk, const ConvPlan& plan, std::size_t padded,
-                  std::int64_t first, std::int64_t count) {
-    const FloatMode mode(kDenormals);
-    add_conv_sums<T>(sums, chunk, plan, padded, first, count);
-  }
-
   static void finish(const ConvBackwardArgs& args, const ConvPlan& plan, std::size_t padded,
                      const void* sums) {
     const FloatMode mode(kDenormals);
@@ -64,7 +58,6 @@ struct Convolution {
             native_bf16 ? with : without,
             commit,
             backward,
-            add,
             finish,
             round_up(sizeof(ConvScratch<T>), 64),
             round_up(sizeof(ConvBackwardScratch<T>), 64)};
