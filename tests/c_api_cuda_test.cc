@@ -9,7 +9,9 @@
 
 #include "c_api_call.h"
 #include "cuda_run.h"
+#include "kda/cuda.h"
 #include "kda/kda.h"
+#include "serving_run.h"
 
 namespace kda::test {
 namespace {
@@ -116,6 +118,67 @@ TEST(CApiCuda, CopiesAndStatus) {
   in_pool.call.context.device = 99;
   expect_c_error(kda_why_not(&in_pool.call.args, &in_pool.call.context, error), error, "device",
                  {"99"});
+}
+
+// Pieces, a draft and a commit on states in device memory have the bits of one call.
+TEST(CApiCuda, StreamingStates) {
+  KDA_NEEDS_GPU();
+  Case c = cuda_case();
+  c.lens.reset();
+  c.initial_state.reset();
+  c.T = 75;
+  Bundle b = make(c);
+  const CudaAnswer expected = run_cuda(b);
+  b.poison_outputs();
+  DeviceBundle device(b.args());
+  DeviceMemory memory;
+  CError error;
+  const kda_options options = c_options(c.options);
+  kda_cuda_states states;
+  KDA_INIT(states);
+  states.slots = 2;
+  states.HV = c.HV;
+  states.max_draft = 8;
+  states.options = &options;
+  std::size_t slot = 0;
+  ASSERT_EQ(kda_cuda_slot_bytes(&states, &slot, error), KDA_OK) << error.text();
+  states.bytes = 2 * slot;
+  const auto place = reinterpret_cast<std::uintptr_t>(memory.allocate(states.bytes, 0));
+  states.data = reinterpret_cast<void*>((place + 255) / 256 * 256);
+  const std::vector<std::int64_t> slots = {1}, taken = {3};
+  const auto on_device = [&](const std::vector<std::int64_t>& x) {
+    return kda_dense1(memory.copy_of(x.data(), 8), KDA_I64, 1);
+  };
+  const kda_tensor device_slots = on_device(slots);
+  kda_context context;
+  const auto append = [&](std::int64_t begin, std::int64_t end, bool draft) {
+    CCall call(piece(device.args, begin, end));
+    call.context.backend = KDA_CUDA;
+    call.context.cuda_states = &states;
+    call.context.host_slots = slots.data();
+    call.serving.slots = device_slots;
+    call.serving.draft = draft;
+    context = call.context;
+    std::size_t bytes = 0;
+    ASSERT_EQ(kda_workspace_bytes(&call.args, &context, &bytes, error), KDA_OK) << error.text();
+    call.args.workspace = {memory.allocate(bytes, 0xA5), bytes};
+    ASSERT_EQ(kda_forward(&call.args, &context, nullptr, error), KDA_OK) << error.text();
+  };
+  append(0, 40, false);
+  append(40, 48, true);
+  const kda_tensor counts = on_device(taken);
+  context.cuda_states = nullptr;
+  ASSERT_EQ(kda_cuda_commit(&states, &device_slots, &counts, &context, error), KDA_OK)
+      << error.text();
+  append(43, 75, false);
+  context.cuda_states = nullptr;
+  const kda_state out = c_state(device.args.final_state);
+  ASSERT_EQ(kda_cuda_plain_states(&states, &device_slots, &out, &context, error), KDA_OK)
+      << error.text();
+  device.download();
+  EXPECT_EQ(first_difference(values(as_const(b.o)), expected.o), "");
+  const ConstState final_state{as_const(b.final_state.tensor), b.final_state.layout};
+  EXPECT_EQ(first_difference(values(final_state), expected.final_state), "");
 }
 
 }  // namespace
