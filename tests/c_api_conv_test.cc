@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "c_api_call.h"
+#include "c_api_outputs.h"
 #include "conv_run.h"
-#include "cpu_run.h"
 #include "kda/conv.h"
 #include "kda/kda.hpp"
 
@@ -68,21 +68,6 @@ kda_conv_commit_args c_args(const ConvCommitArgs& a) {
   return c;
 }
 
-// What the tensors hold after each of two calls.
-template <class First, class Second>
-void expect_same_outputs(ConvBundle& b, const std::vector<Tensor>& outputs, const First& first,
-                         const Second& second) {
-  std::vector<std::vector<double>> expected;
-  first();
-  for (const Tensor& t : outputs) expected.push_back(values(as_const(t)));
-  b.memory.poison_outputs();
-  second();
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_EQ(difference(values(as_const(outputs[i])), expected[i]), "") << "output " << i;
-  }
-  EXPECT_EQ(b.memory.damage(), "");
-}
-
 TEST(CApiConv, ForwardHasTheBitsOfCpp) {
   for (const Activation activation : {Activation::none, Activation::silu}) {
     ConvBundle b = make_conv(packed());
@@ -97,7 +82,7 @@ TEST(CApiConv, ForwardHasTheBitsOfCpp) {
     KDA_INIT(ran);
     CError error;
     expect_same_outputs(
-        b, {b.y, b.final_state}, [&] { expected = causal_conv1d(args); },
+        b.memory, {b.y, b.final_state}, [&] { expected = causal_conv1d(args); },
         [&] {
           const kda_conv_args c = c_args(args);
           ASSERT_EQ(kda_causal_conv1d_why_not(&c, nullptr, error), KDA_OK) << error.text();
@@ -116,7 +101,8 @@ TEST(CApiConv, BackwardHasTheBitsOfCpp) {
     args.activation = activation;
     CError error;
     expect_same_outputs(
-        b, {b.dx, b.dweight, b.dbias, b.d_initial_state}, [&] { causal_conv1d_backward(args); },
+        b.memory, {b.dx, b.dweight, b.dbias, b.d_initial_state},
+        [&] { causal_conv1d_backward(args); },
         [&] {
           const kda_conv_backward_args c = c_args(args);
           ASSERT_EQ(kda_causal_conv1d_backward_why_not(&c, nullptr, error), KDA_OK) << error.text();
@@ -137,7 +123,7 @@ TEST(CApiConv, CommitHasTheBitsOfCpp) {
   args.has_initial_state = contiguous(static_cast<const void*>(has.data()), DType::u8, {3});
   CError error;
   expect_same_outputs(
-      b, {b.final_state}, [&] { causal_conv1d_commit(args); },
+      b.memory, {b.final_state}, [&] { causal_conv1d_commit(args); },
       [&] {
         const kda_conv_commit_args c = c_args(args);
         ASSERT_EQ(kda_causal_conv1d_commit_why_not(&c, nullptr, error), KDA_OK) << error.text();
