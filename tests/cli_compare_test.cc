@@ -61,9 +61,10 @@ TEST(Values, FollowStridesAndLayouts) {
   EXPECT_TRUE(values(ConstTensor{}).empty());
 }
 
-double limit(const Case& c, DType answer, DType truth, bool relative = true) {
+double limit(const Case& c, DType answer, DType truth, bool relative = true,
+             Promised what = Promised::outputs) {
   const Bundle b = make(c);
-  return error_limit(b.args(), make_plan(b.args()), answer, truth, relative);
+  return error_limit(b.args(), make_plan(b.args()), answer, truth, relative, what);
 }
 
 TEST(ErrorLimit, IsThePromise) {
@@ -84,6 +85,20 @@ TEST(ErrorLimit, IsThePromise) {
   EXPECT_EQ(limit(c, DType::f64, DType::f64), 1e-10);
   c.options.neg_eigval = false;
   EXPECT_EQ(limit(c, DType::f64, DType::f64), 1e-12);
+}
+
+TEST(ErrorLimit, OfGradients) {
+  const auto of_gradients = [](const Case& c, DType answer) {
+    return limit(c, answer, DType::f64, true, Promised::gradients);
+  };
+  Case c;
+  c.name = "c";
+  EXPECT_EQ(of_gradients(c, DType::f32), 1e-5);
+  c.options.precision = Precision::exact64;
+  EXPECT_EQ(of_gradients(c, DType::f64), 1e-12);
+  c.options.precision = Precision::automatic;
+  c.dtype = DType::bf16;
+  EXPECT_EQ(of_gradients(c, DType::f32), 6e-3);
 }
 
 TEST(ErrorLimit, AllowsForRounding) {

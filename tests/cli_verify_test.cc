@@ -24,7 +24,7 @@ using nlohmann::json;
 TEST(Verify, PassesWhereTheTruthIsTrue) {
   const Finished run = kda_program({"verify", kShipped});
   EXPECT_EQ(run.code, 0) << run.out << run.err;
-  EXPECT_NE(run.out.find("4 of 4 within the limits"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("16 of 16 within the limits"), std::string::npos) << run.out;
   EXPECT_NE(run.out.find("fla"), std::string::npos) << run.out;
   const Finished quiet = kda_program({"verify", kShipped, "--quiet"});
   EXPECT_EQ(quiet.code, 0);
@@ -36,7 +36,7 @@ TEST(Verify, JsonHasAnObjectForEachComparison) {
     const Finished run = kda_program({"verify", kShipped, "--json", "--isa", name(isa)});
     ASSERT_EQ(run.code, 0) << run.err;
     const json all = json::parse(run.out);
-    ASSERT_EQ(all.size(), 4u);
+    ASSERT_EQ(all.size(), 16u);  // o, ht and six gradients, in two precisions
     std::vector<std::string> seen;
     for (const json& row : all) {
       EXPECT_EQ(row["file"], kShipped);
@@ -44,18 +44,23 @@ TEST(Verify, JsonHasAnObjectForEachComparison) {
       EXPECT_EQ(row["kernel"], std::string("cpu/") + name(isa));
       EXPECT_EQ(row["pass"], true);
       const bool exact64 = row["precision"] == "exact64";
-      EXPECT_EQ(row["limit"], exact64 ? 1e-7 : 2e-6);
+      const bool gradient = row["tensor"].get<std::string>()[0] == 'd';
+      EXPECT_EQ(row["limit"], exact64 ? 1e-7 : gradient ? 1e-5 : 2e-6);
       EXPECT_GT(row["error"], 0);
       EXPECT_LT(row["error"], row["limit"]);
-      EXPECT_NEAR(row["peers"]["fla"].get<double>(), 1.1e-3, 1e-4);  // in TF32
+      const double fla = row["peers"]["fla"].get<double>();  // in TF32
+      EXPECT_NEAR(fla, row["tensor"] == "dh0" ? 0.66e-3 : 1.1e-3, 1.3e-4);
       seen.push_back(row["tensor"].get<std::string>() + " " + row["precision"].get<std::string>());
     }
     std::ranges::sort(seen);
-    EXPECT_EQ(seen, (std::vector<std::string>{"ht exact64", "ht fp32", "o exact64", "o fp32"}));
+    EXPECT_EQ(seen, (std::vector<std::string>{
+                        "dbeta exact64", "dbeta fp32", "dg exact64", "dg fp32", "dh0 exact64",
+                        "dh0 fp32", "dk exact64", "dk fp32", "dq exact64", "dq fp32", "dv exact64",
+                        "dv fp32", "ht exact64", "ht fp32", "o exact64", "o fp32"}));
   }
   const json fp32 =
       json::parse(kda_program({"verify", kShipped, "--json", "--precision", "fp32"}).out);
-  EXPECT_EQ(fp32.size(), 2u);
+  EXPECT_EQ(fp32.size(), 8u);
 }
 
 // The shipped file with one tensor multiplied by `factor`.
@@ -79,18 +84,53 @@ void plant(const std::string& tensor, float factor, const std::string& path) {
 
 TEST(Verify, APlantedErrorFails) {
   const TemporaryFolder folder;
-  for (const char* tensor : {"true.o", "true.ht"}) {
+  for (const char* tensor : {"true.o", "true.ht", "true.dg", "true.dh0"}) {
     plant(tensor, 1.01f, folder.file("planted"));
     const Finished run = kda_program({"verify", folder.file("planted")});
     EXPECT_EQ(run.code, 1) << tensor;
     EXPECT_NE(run.out.find("FAIL"), std::string::npos) << run.out;
-    EXPECT_NE(run.out.find("2 of 4 within the limits"), std::string::npos) << run.out;
+    EXPECT_NE(run.out.find("14 of 16 within the limits"), std::string::npos) << run.out;
     EXPECT_EQ(kda_program({"verify", kShipped, folder.file("planted")}).code, 1) << "one of two";
-    plant(tensor, 1.00001f, folder.file("planted"));  // five times the fp32 limit
+    // Five times the fp32 limit of outputs, twice that of gradients.
+    plant(tensor, tensor[5] == 'd' ? 1.00002f : 1.00001f, folder.file("planted"));
     EXPECT_EQ(kda_program({"verify", folder.file("planted"), "--precision", "fp32"}).code, 1);
   }
-  plant("fla.o", 1.01f, folder.file("planted"));  // another's error is not ours
-  EXPECT_EQ(kda_program({"verify", folder.file("planted")}).code, 0);
+  for (const char* tensor : {"fla.o", "fla.dq"}) {
+    plant(tensor, 1.01f, folder.file("planted"));  // another's error is not ours
+    EXPECT_EQ(kda_program({"verify", folder.file("planted")}).code, 0);
+  }
+  for (const char* tensor : {"do", "dht"}) {  // gradients of another loss
+    plant(tensor, 1.01f, folder.file("planted"));
+    EXPECT_EQ(kda_program({"verify", folder.file("planted")}).code, 1) << tensor;
+  }
+}
+
+// The shipped file without some of its tensors.
+void leave_out(const std::vector<std::string>& tensors, const std::string& path) {
+  const io::Safetensors file = io::Safetensors::open(kShipped);
+  std::vector<io::Output> outputs;
+  std::vector<io::Loaded> loaded;
+  for (const io::Entry& entry : file.entries()) {
+    if (std::ranges::count(tensors, entry.name) > 0) continue;
+    loaded.push_back(file.load(entry));
+    outputs.push_back({entry.name, loaded.back().view});
+  }
+  io::write_safetensors(path, outputs, file.metadata());
+}
+
+TEST(Verify, WhatIsThereIsCompared) {
+  const TemporaryFolder folder;
+  leave_out({"do"}, folder.file("part"));
+  Finished run = kda_program({"verify", folder.file("part"), "--precision", "fp32"});
+  expect_error(run, 1, {"do", "absent"});
+  EXPECT_NE(run.out.find("2 of 3 within the limits"), std::string::npos) << run.out;
+  leave_out({"dht"}, folder.file("part"));  // the loss was another, so dv and dh0 are not right
+  run = kda_program({"verify", folder.file("part"), "--precision", "fp32"});
+  EXPECT_EQ(run.code, 1);
+  leave_out({"true.o", "true.ht", "true.dk", "fla.dk"}, folder.file("part"));
+  run = kda_program({"verify", folder.file("part"), "--precision", "fp32"});
+  EXPECT_EQ(run.code, 0);
+  EXPECT_NE(run.out.find("5 of 5 within the limits"), std::string::npos) << run.out;
 }
 
 TEST(Verify, WrongNumbersOfAnyKindFail) {
@@ -100,7 +140,7 @@ TEST(Verify, WrongNumbersOfAnyKindFail) {
     plant("true.o", factor, folder.file("planted"));
     const Finished run = kda_program({"verify", folder.file("planted"), "--json"});
     EXPECT_EQ(run.code, 1) << factor;
-    EXPECT_EQ(json::parse(run.out).size(), 4u);
+    EXPECT_EQ(json::parse(run.out).size(), 16u);
   }
 }
 
@@ -119,10 +159,10 @@ TEST(Verify, UnreadableFilesFail) {
   const Finished run = kda_program({"verify", "--json", cut, kShipped});
   expect_error(run, 1, {cut});
   const json all = json::parse(run.out);
-  ASSERT_EQ(all.size(), 5u);
+  ASSERT_EQ(all.size(), 17u);
   EXPECT_EQ(all[0]["pass"], false);
   EXPECT_TRUE(all[0]["error"].is_null());
-  EXPECT_EQ(all[4]["pass"], true);
+  EXPECT_EQ(all[16]["pass"], true);
 }
 
 TEST(Verify, NothingToCompareIsAFailure) {
@@ -181,7 +221,8 @@ TEST(Verify, EveryPeerVector) {
   if (args.empty()) GTEST_SKIP() << kNoPeers;
   const Finished run = kda_program(args);
   EXPECT_EQ(run.code, 0) << run.err << run.out;
-  EXPECT_EQ(json::parse(run.out).size(), 44u);  // 11 cases, o and ht, two precisions
+  // 11 cases, o and ht and all gradients that each has, two precisions.
+  EXPECT_EQ(json::parse(run.out).size(), 190u);
 }
 
 TEST(Verify, MixedIsMeasuredAgainstFla) {
@@ -191,13 +232,17 @@ TEST(Verify, MixedIsMeasuredAgainstFla) {
   int measured = 0;
   for (const json& row : all) {
     if (row["case"] == "k_ne_v_fp32") continue;  // not in 16 bits, so refused
-    const bool has_fla = row["peers"].contains("fla");
-    const double limit = has_fla ? std::max(1.05 * row["peers"]["fla"].get<double>(), 2e-6) : 5e-3;
+    const bool zero = row.contains("absolute"),
+               gradient = row["tensor"].get<std::string>()[0] == 'd';
+    const bool has_fla = !zero && row["peers"].contains("fla");
+    const double limit = has_fla ? std::max(1.05 * row["peers"]["fla"].get<double>(), 2e-6)
+                         : zero  ? 4e-3
+                                 : (gradient ? 6e-3 : 5e-3);
     EXPECT_EQ(row["limit"], limit) << row;
     EXPECT_EQ(row["pass"], true) << row;
     measured += has_fla ? 1 : 0;
   }
-  EXPECT_EQ(measured, 18);  // nine cases
+  EXPECT_EQ(measured, 68);  // 18 of outputs, from nine cases; 50 of gradients, from eight
 }
 
 }  // namespace

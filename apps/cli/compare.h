@@ -27,9 +27,13 @@ Difference difference(const std::vector<double>& answer, const std::vector<doubl
 // The size of the terms of o and of the final state: what v and the initial state put in.
 double term_size(const ForwardArgs& args);
 
-// What the library promises for o and the final state of a call, as the limit of a Difference:
-// `answer` and `truth` are the dtypes that the two were rounded to.
+// And of the gradients, in which they meet the gradients of o and of the final state.
+double term_size(const ForwardArgs& args, const ConstTensor& d_o, const ConstTensor& d_final_state);
+
+// What the library promises for o and the final state of a call, or for its gradients, as the limit
+// of a Difference: `answer` and `truth` are the dtypes that the two were rounded to.
+enum class Promised { outputs, gradients };
 double error_limit(const ForwardArgs& args, const Plan& plan, DType answer, DType truth,
-                   bool relative);
+                   bool relative, Promised what = Promised::outputs);
 
 }  // namespace kda::cli

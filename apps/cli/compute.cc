@@ -1,7 +1,6 @@
 #include "compute.h"
 
 #include <chrono>
-#include <initializer_list>
 #include <new>
 
 #include "kda/error.hpp"
@@ -12,12 +11,27 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 
-// A dense output. Sizes whose bytes do not fit are left to the library to refuse.
-Tensor allocate(const char* name, DType dtype, std::initializer_list<std::int64_t> shape,
-                std::shared_ptr<void>& memory) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t n : shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(n), &bytes)) return {};
+void allocate_outputs(Answer& answer, StateLayout layout, DType o, DType final_state) {
+  ForwardArgs& args = answer.args;
+  if (args.q.rank != 4 || args.v.rank != 4) return;  // the library says what is wrong
+  const std::int64_t K = args.q.shape[3], HV = args.v.shape[2], V = args.v.shape[3];
+  const std::int64_t N = args.cu_seqlens ? args.cu_seqlens.shape[0] - 1 : args.q.shape[0];
+  void* const none = nullptr;
+  args.o = allocate("o", contiguous(none, o, {args.v.shape[0], args.v.shape[1], HV, V}), answer.o);
+  args.final_state.layout = layout;
+  if (N < 0) return;
+  const bool key_first = layout == StateLayout::key_first;
+  const Tensor state = contiguous(none, final_state, {N, HV, key_first ? K : V, key_first ? V : K});
+  args.final_state.tensor = allocate("ht", state, answer.final_state);
+}
+
+}  // namespace
+
+// Sizes whose bytes do not fit are left to the library to refuse.
+Tensor allocate(const char* name, Tensor t, std::shared_ptr<void>& memory) {
+  std::size_t bytes = size_of(t.dtype);
+  for (int i = 0; i < t.rank; ++i) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(t.shape[i]), &bytes)) return {};
   }
   void* data = ::operator new(bytes + 1, kAlignment, std::nothrow);
   if (data == nullptr) {
@@ -25,23 +39,9 @@ Tensor allocate(const char* name, DType dtype, std::initializer_list<std::int64_
                 "smaller shapes");
   }
   memory = {data, [](void* p) { ::operator delete(p, kAlignment); }};
-  return contiguous(data, dtype, shape);
+  t.data = data;
+  return t;
 }
-
-void allocate_outputs(Answer& answer, StateLayout layout, DType o, DType final_state) {
-  ForwardArgs& args = answer.args;
-  if (args.q.rank != 4 || args.v.rank != 4) return;  // the library says what is wrong
-  const std::int64_t K = args.q.shape[3], HV = args.v.shape[2], V = args.v.shape[3];
-  const std::int64_t N = args.cu_seqlens ? args.cu_seqlens.shape[0] - 1 : args.q.shape[0];
-  args.o = allocate("o", o, {args.v.shape[0], args.v.shape[1], HV, V}, answer.o);
-  args.final_state.layout = layout;
-  if (N < 0) return;
-  const bool key_first = layout == StateLayout::key_first;
-  args.final_state.tensor = allocate(
-      "ht", final_state, {N, HV, key_first ? K : V, key_first ? V : K}, answer.final_state);
-}
-
-}  // namespace
 
 bool is_exact64(const ForwardArgs& args) {
   const Precision precision = args.options.precision;

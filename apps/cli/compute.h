@@ -25,6 +25,10 @@ bool is_exact64(const ForwardArgs& args);
 // Computes o and the final state, in these dtypes. Throws Error for what the library refuses.
 Answer compute(const Case& c, const CpuContext& context, DType o, DType final_state);
 
+// Memory for a dense tensor that has a shape and no data yet. `name` is that of an Error where
+// there is not so much.
+Tensor allocate(const char* name, Tensor t, std::shared_ptr<void>& memory);
+
 // The fp64 oracle's answer to the same call. Slow; shows its progress.
 reference::Result oracle(const Answer& answer);
 

@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "compare.h"
 #include "compute.h"
+#include "compute_gradients.h"
 #include "flags.h"
 #include "io/safetensors.h"
 #include "kda/error.hpp"
@@ -23,9 +24,10 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFooter = R"(
-A case is verified against its tensors true.o and true.ht. Tensors such as fla.o are the answers of
-other implementations: their errors stand beside ours. Exit code 1 if one of our errors passes its
-limit or a file cannot be read.
+A case is verified against its tensors true.o and true.ht, and with the gradients do and dht of a
+loss against true.dq, dk, dv, dg, dbeta, dA_log, ddt_bias and dh0, as many as there are. Tensors
+such as fla.o are the answers of other implementations: their errors stand beside ours. Exit code 1
+if one of our errors passes its limit or a file cannot be read.
 
 Examples:
   kda verify cases.safetensors                       fp32 and exact64, a table
@@ -90,7 +92,6 @@ class Verification {
     } else if (!args_.quiet) {
       const auto passed = std::ranges::count(rows_, true, &Row::pass);
       fmt::print("{} of {} within the limits\n", passed, rows_.size());
-      if (has_gradients_) fmt::print("Gradients (true.dq ...) are not compared: forward only\n");
     }
   }
 
@@ -110,43 +111,71 @@ class Verification {
   }
 
   void compare(const io::Safetensors& file, const Case& c) {
-    if (!c.results.contains("true.o") && !c.results.contains("true.ht")) {
-      throw Error("true.o, true.ht", "absent", "a case with at least one of them");
+    const bool outputs = c.results.contains("true.o") || c.results.contains("true.ht");
+    if (!outputs && !has_gradients(c)) {
+      throw Error("true.o, true.ht, true.dq ...", "absent", "a case with at least one of them");
     }
-    const auto gradient = c.results.lower_bound("true.d");
-    has_gradients_ |= gradient != c.results.end() && gradient->first.starts_with("true.d");
+    if (outputs) compare_outputs(file, c);
+    if (has_gradients(c)) compare_gradients(file, c);
+  }
+
+  void compare_outputs(const io::Safetensors& file, const Case& c) {
     const DType dtype = is_exact64(c.args) ? DType::f64 : DType::f32;
     const Answer answer = compute(c, args_.context, dtype, dtype);
-    for (const char* tensor : {"o", "ht"}) {
-      const bool state = std::string_view(tensor) == "ht";
-      const ConstTensor ours = as_const(state ? answer.args.final_state.tensor : answer.args.o);
-      const auto found = c.results.find(std::string("true.") + tensor);
-      if (found == c.results.end()) continue;
-      check_shape("true." + std::string(tensor), found->second, ours);
-      const std::vector<double> truth = values(found->second);
-      const double size = term_size(answer.args);
-      const Difference d = difference(values(ours), truth, size);
-      Row row{
-          .file = file.file(),
-          .name = c.name,
-          .tensor = tensor,
-          .precision = kda::name(answer.ran.precision),
-          .kernel = kernel_name(answer.ran),
-          .error = d.error,
-          .limit = error_limit(answer.args, answer.plan, dtype, found->second.dtype, d.relative),
-          .relative = d.relative};
-      for (const auto& [peer, view] : peers(c, tensor)) {
-        check_shape(peer + "." + tensor, *view, ours);
-        row.peers[peer] = difference(values(*view), truth, size).error;
-      }
-      // In 16-bit arithmetic the yardstick is an implementation that has the same bits to lose.
-      const auto fla = row.peers.find("fla");
-      if (answer.plan.precision == Precision::mixed && row.relative && fla != row.peers.end()) {
-        row.limit = std::max(1.05 * fla->second, 2e-6);
-      }
-      row.pass = row.error <= row.limit;
-      add(std::move(row));
+    const double size = term_size(answer.args);
+    const Compared of{file, c, Promised::outputs, answer.plan, answer.ran, size};
+    compare_tensor(of, "o", as_const(answer.args.o));
+    compare_tensor(of, "ht", as_const(answer.args.final_state.tensor));
+  }
+
+  void compare_gradients(const io::Safetensors& file, const Case& c) {
+    const DType dtype = is_exact64(c.args) ? DType::f64 : DType::f32;
+    const GradientAnswer answer = compute_gradients(c, args_.context, dtype);
+    const double size = term_size(c.args, answer.args.d_o, answer.args.d_final_state.tensor);
+    const Compared of{file, c, Promised::gradients, answer.plan, answer.ran, size};
+    for (const char* tensor : {"dq", "dk", "dv", "dg", "dbeta", "dA_log", "ddt_bias", "dh0"}) {
+      const auto ours = answer.gradients.find(tensor);
+      if (ours != answer.gradients.end()) compare_tensor(of, tensor, ours->second);
     }
+  }
+
+  // What the tensors of one call have in common.
+  struct Compared {
+    const io::Safetensors& file;
+    const Case& c;
+    Promised what;
+    const Plan& plan;
+    const Ran& ran;
+    double size;
+  };
+
+  void compare_tensor(const Compared& of, const std::string& tensor, const ConstTensor& ours) {
+    const Case& c = of.c;
+    const auto found = c.results.find("true." + tensor);
+    if (found == c.results.end()) return;
+    check_shape("true." + tensor, found->second, ours);
+    const std::vector<double> truth = values(found->second);
+    const Difference d = difference(values(ours), truth, of.size);
+    Row row{
+        .file = of.file.file(),
+        .name = c.name,
+        .tensor = tensor,
+        .precision = kda::name(of.ran.precision),
+        .kernel = kernel_name(of.ran),
+        .error = d.error,
+        .limit = error_limit(c.args, of.plan, ours.dtype, found->second.dtype, d.relative, of.what),
+        .relative = d.relative};
+    for (const auto& [peer, view] : peers(c, tensor)) {
+      check_shape(peer + "." + tensor, *view, ours);
+      row.peers[peer] = difference(values(*view), truth, of.size).error;
+    }
+    // In 16-bit arithmetic the yardstick is an implementation that has the same bits to lose.
+    const auto fla = row.peers.find("fla");
+    if (of.plan.precision == Precision::mixed && row.relative && fla != row.peers.end()) {
+      row.limit = std::max(1.05 * fla->second, 2e-6);
+    }
+    row.pass = row.error <= row.limit;
+    add(std::move(row));
   }
 
   // The layouts are those of the case, so shapes are enough.
@@ -184,7 +213,7 @@ class Verification {
 
   void print(const Row& row) {
     if (row.file != printed_file_) {
-      fmt::print("{}{}\n{:<20} {:<6} {:<9} {:<15} {:<9} {:<9}       peers\n",
+      fmt::print("{}{}\n{:<20} {:<8} {:<9} {:<15} {:<9} {:<9}       peers\n",
                  printed_file_.empty() ? "" : "\n", row.file, "case", "tensor", "precision",
                  "kernel", "error", "limit");
       printed_file_ = row.file;
@@ -192,7 +221,7 @@ class Verification {
     std::string rest = row.pass ? "ok  " : "FAIL";
     for (const auto& [peer, error] : row.peers) rest += fmt::format("  {} {:.1e}", peer, error);
     if (!row.relative) rest += "  absolute: the truth is zero";
-    fmt::print("{:<20} {:<6} {:<9} {:<15} {:<9.1e} {:<9.1e} {}\n",
+    fmt::print("{:<20} {:<8} {:<9} {:<15} {:<9.1e} {:<9.1e} {}\n",
                row.name.empty() ? "-" : row.name, row.tensor, row.precision, row.kernel, row.error,
                row.limit, rest);
   }
@@ -200,7 +229,6 @@ class Verification {
   const VerifyArgs& args_;
   std::vector<Row> rows_;
   std::string printed_file_;
-  bool has_gradients_ = false;
 };
 
 int verify(const VerifyArgs& args) {
