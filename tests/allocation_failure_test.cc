@@ -14,6 +14,7 @@
 #include "cpu_run.h"
 #include "kda/conv.hpp"
 #include "kda/kda.h"
+#include "norm_run.h"
 #include "serving_run.h"
 
 namespace kda::test {
@@ -192,6 +193,15 @@ TEST(AllocationFailure, Convolution) {
   d.dx = view(dx, {1, kT, kC}), d.dweight = view(dw, {kC, kW});
   fail_each({[&] { causal_conv1d_backward(d, kOneThread); },
              [&] { return is_filled(dx) && is_filled(dw); }});
+}
+
+TEST(AllocationFailure, Norms) {
+  const NormBundle b = make_norm({});
+  const auto as_before = [&] { return b.memory.untouched(); };
+  fail_each({[&] { l2_norm(b.l2(Norm::rsqrt), kOneThread); }, as_before});
+  const NormBundle other = make_norm({});
+  fail_each({[&] { gated_norm_backward(other.gated_backward(), kOneThread); },
+             [&] { return other.memory.untouched(); }});
 }
 
 // Across the C ABI it is a code and a message.

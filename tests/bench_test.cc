@@ -26,7 +26,8 @@ using nlohmann::json;
 constexpr const char* kGoalNames[] = {
     "prefill.recurrent.of_fma_peak", "prefill.fp32.speedup",      "prefill.mixed.speedup",
     "prefill.mixed.over_fp32",       "decode.in_cache.fp32",      "decode.in_cache.mixed",
-    "decode.out_of_cache.fp32",      "decode.out_of_cache.mixed",
+    "decode.out_of_cache.fp32",      "decode.out_of_cache.mixed", "conv.fp32.over_copy",
+    "conv.bf16.over_copy",
 };
 
 BenchSizes two_threads() {
@@ -58,7 +59,11 @@ std::map<std::string, double> good() {
           {"decode.in_cache.mixed", 67},
           {"decode.out_of_cache.recurrent", 300},
           {"decode.out_of_cache.fp32", 175},
-          {"decode.out_of_cache.mixed", 175}};
+          {"decode.out_of_cache.mixed", 175},
+          {"conv.fp32", 2.7},
+          {"conv.copy.fp32", 2},
+          {"conv.bf16", 1.35},
+          {"conv.copy.bf16", 1}};
 }
 
 std::vector<Figure> figures_of(const std::map<std::string, double>& values) {
@@ -106,6 +111,7 @@ TEST(BenchGoals, FollowFromTheFiguresOfTheMostThreads) {
   EXPECT_NEAR(all.at("prefill.mixed.over_fp32").value, 2.86 / 1.65, 1e-12);
   EXPECT_NEAR(all.at("decode.in_cache.fp32").value, 0.67, 1e-12);
   EXPECT_NEAR(all.at("decode.out_of_cache.mixed").value, 175. / 300, 1e-12);
+  EXPECT_NEAR(all.at("conv.bf16.over_copy").value, 1.35, 1e-12);
 }
 
 TEST(BenchGoals, ASlowFigureIsNotMet) {
@@ -125,6 +131,8 @@ TEST(BenchGoals, ASlowFigureIsNotMet) {
       {"decode.in_cache.mixed", 1.2, {"decode.in_cache.mixed"}},
       {"decode.out_of_cache.fp32", 1.2, {"decode.out_of_cache.fp32"}},
       {"decode.out_of_cache.mixed", 1.2, {"decode.out_of_cache.mixed"}},
+      {"conv.fp32", 1.2, {"conv.fp32.over_copy"}},
+      {"conv.copy.bf16", 0.8, {"conv.bf16.over_copy"}},
       {"decode.out_of_cache.recurrent",
        0.8,
        {"decode.out_of_cache.fp32", "decode.out_of_cache.mixed"}},

@@ -21,8 +21,9 @@ constexpr const char* kFooter = R"(
 One sequence of 1024 tokens, 32 heads of 128, raw gates bounded by -5, normalisation and sigmoid
 inside. Each round measures everything once; the best round counts, the median stands beside it. The
 yardstick is this library's own recurrence in fp32. GFLOP/s of a prefill count 7 x 128 x 128
-operations per token and head, whatever the kernel does. Goals are set at two threads on Zen 4 and
-Zen 5; one that is not met is no failure of the command.
+operations per token and head, whatever the kernel does. conv: the short convolutions of q, k and v
+with silu, 4096 channels each, beside a copy of their bytes. Goals are set at two threads on Zen 4
+and Zen 5; one that is not met is no failure of the command.
 
 Examples:
   kda bench                             all figures, then the goals

@@ -99,6 +99,12 @@ std::vector<Goal> goals(const std::vector<Figure>& figures, const BenchSizes& si
   judge.add_decode(
       {"decode.out_of_cache.mixed", "mixed step out of cache, of a recurrent one", 0.65, false},
       "decode.out_of_cache.", "mixed");
+  for (const auto& [name, says] : {std::pair{"fp32", "convolution + silu in fp32, of a copy"},
+                                   std::pair{"bf16", "convolution + silu in bf16, of a copy"}}) {
+    const std::string dtype = name, goal = "conv." + dtype + ".over_copy";
+    const Figure& own = judge.figure("conv." + dtype);
+    judge.add({goal.c_str(), says, 1.5, false}, own, judge.figure("conv.copy." + dtype), own.ran);
+  }
   return judge.take();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bench.h"
+#include "bench_conv.h"
 #include "cpu/peak.h"
 #include "kda/streaming.hpp"
 #include "sample.h"
@@ -82,6 +83,14 @@ Timed decode(const std::string& name, const Sample& sample, std::int64_t layers,
           [states](const CpuContext& context) { return states->chunk(context); }};
 }
 
+// The convolutions of q, k and v beside a copy of the same bytes.
+void add_convolution(std::vector<Timed>& all, const std::string& dtype, const ConvBench& bench) {
+  all.push_back({"conv." + dtype, "ms", 1e3, false,
+                 [&bench](const CpuContext& context) { return bench.convolve(context); }});
+  all.push_back({"conv.copy." + dtype, "ms", 1e3, false,
+                 [&bench](const CpuContext& context) { return bench.copy(context); }});
+}
+
 std::vector<Timed> timed_calls(const Sample& fp32, const Sample& mixed, std::int64_t layers) {
   std::vector<Timed> all = {prefill("prefill.recurrent", fp32, true),
                             prefill("prefill.fp32", fp32, false),
@@ -154,7 +163,11 @@ std::vector<Figure> measure(const BenchSizes& sizes, const MeasurePeaks& peaks,
   const Sample mixed(sample, DType::bf16, Precision::mixed);
   // Also the check that this machine has the instruction set.
   Ran machine = forward(fp32.args(), {.isa = sizes.isa});
-  const std::vector<Timed> calls = timed_calls(fp32, mixed, sizes.layers);
+  std::vector<Timed> calls = timed_calls(fp32, mixed, sizes.layers);
+  const ConvBench conv_fp32(sizes.T, 128 * sizes.H, DType::f32);
+  const ConvBench conv_bf16(sizes.T, 128 * sizes.H, DType::bf16);
+  add_convolution(calls, "fp32", conv_fp32);
+  add_convolution(calls, "bf16", conv_bf16);
   Figures figures;
   for (int round = 0; round < sizes.repeats; ++round) {
     for (const int threads : sizes.threads) {

@@ -100,6 +100,7 @@ struct ConvRows {
   const Stored* in[kConvTile + kMaxWidth - 1];
   Stored* out[kConvTile];
   std::size_t tokens, n;
+  std::int64_t next;  // from a row of the inputs to the one a tile later
 };
 
 // kTokens of them, from `first` on.
@@ -118,6 +119,11 @@ HWY_INLINE void conv_rows(const ConvRows<Stored>& rows, std::size_t first,
     // All loads before the first store, which may lie a multiple of 4 KiB away: to the processor
     // that looks like the same place.
     for (std::size_t i = 0; i < kTokens + kWidth - 1; ++i) x[i] = load_vector<T>(in[i] + c);
+    if constexpr (kTokens == kConvTile) {
+      for (std::size_t i = kWidth - 1; i < kTokens + kWidth - 1; ++i) {
+        __builtin_prefetch(in[i] + c + rows.next, 0, 2);
+      }
+    }
     for (std::size_t i = 0; i < kTokens; ++i) a[i] = taps.sum(x + i);
     if (activation == Activation::silu) silu<T>(a);  // (54)
     for (std::size_t i = 0; i < kTokens; ++i) store_vector<T>(out[i] + c, a[i]);
@@ -354,12 +360,18 @@ class ConvForward {
            task_.first_channel;
   }
 
+  // Where the tile after that of token t reads, if it is a whole one.
+  std::int64_t next(std::int64_t t) const {
+    return t + 2 * kTile <= task_.where.length ? kTile * args_.x.stride[1] : 0;
+  }
+
   template <class Stored>
   void bf16_tile(std::int64_t t, std::int64_t tokens) {
     if constexpr (std::is_same_v<T, float>) {
       ConvRows<Stored> rows;
       rows.tokens = static_cast<std::size_t>(tokens);
       rows.n = static_cast<std::size_t>(task_.channels);
+      rows.next = next(t);
       for (std::int64_t i = 0; i < tokens + plan_.W - 1; ++i) {
         rows.in[i] = inputs_.template at<Stored>(t - plan_.W + 1 + i);
       }
@@ -377,6 +389,7 @@ class ConvForward {
     rows.tokens = static_cast<std::size_t>(tokens);
     // Scratch rows have room for a whole vector.
     rows.n = static_cast<std::size_t>(std::max(task_.channels, ConvInputs<T>::kLanes));
+    rows.next = args_.x.dtype == ConvInputs<T>::kOwn ? next(t) : 0;
     for (std::int64_t i = 0; i < tokens + plan_.W - 1; ++i) {
       rows.in[i] = inputs_.row(t - plan_.W + 1 + i, scratch_.in[i]);
     }
