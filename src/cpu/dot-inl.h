@@ -30,6 +30,27 @@ struct FusedDot {
   static HWY_INLINE Vec<T> add(Vec<T> acc, Left a, Right b) { return hn::MulAdd(a, b, acc); }
 };
 
+// x rounded to bf16, in the high half of its bits; the low half is zero.
+HWY_INLINE Vec<std::uint32_t> bf16_bits(Vec<float> x) {
+  const Tag<std::uint32_t> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto tie = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), tie);
+  const auto nan = hn::RebindMask(du, hn::IsNaN(x));
+  return hn::And(hn::IfThenElse(nan, hn::Or(bits, hn::Set(du, 0x400000u)), rounded),
+                 hn::Set(du, 0xFFFF0000u));
+}
+
+// The same of what a product reads: denormals as zero, as VDPBF16PS and the conversions that belong
+// to it have it.
+HWY_INLINE Vec<std::uint32_t> operand_bits(Vec<float> x) {
+  const Tag<float> d;
+  const Tag<std::uint32_t> du;
+  const auto bits = bf16_bits(x);
+  const auto tiny = hn::RebindMask(du, hn::Lt(hn::Abs(x), hn::Set(d, 0x1p-126f)));
+  return hn::IfThenElse(tiny, hn::And(bits, hn::Set(du, 0x80000000u)), bits);
+}
+
 // Two bf16 products, the odd one first, each added with one rounding, denormals as zero: what
 // VDPBF16PS does, to the bit (tests/cpu_bits_test.cc).
 struct PairDot {
@@ -44,14 +65,27 @@ struct PairDot {
             hn::Set(d, std::bit_cast<float>(x & 0xFFFF0000u))};
   }
   static HWY_INLINE Right right(const std::uint32_t* p) {
-    const Tag<float> d;
-    const Tag<std::uint32_t> du;
-    const auto x = hn::LoadU(du, p);
-    return {hn::BitCast(d, hn::ShiftLeft<16>(x)),
-            hn::BitCast(d, hn::And(x, hn::Set(du, 0xFFFF0000u)))};
+    return split(hn::LoadU(Tag<std::uint32_t>(), p));
   }
   static HWY_INLINE Vec<float> add(Vec<float> acc, Left a, Right b) {
     return hn::MulAdd(a.even, b.even, hn::MulAdd(a.odd, b.odd, acc));
+  }
+  static HWY_INLINE Right split(Vec<std::uint32_t> pairs) {
+    const Tag<float> d;
+    const Tag<std::uint32_t> du;
+    return {hn::BitCast(d, hn::ShiftLeft<16>(pairs)),
+            hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)))};
+  }
+  // Rounded to bf16: lane by lane as pairs, and as neighbours in a row.
+  static HWY_INLINE Vec<std::uint32_t> pairs(Vec<float> even, Vec<float> odd) {
+    return hn::Or(hn::ShiftRight<16>(operand_bits(even)), operand_bits(odd));
+  }
+  static HWY_INLINE Vec<std::uint32_t> row(Vec<float> first, Vec<float> second) {
+    const hn::Rebind<std::uint16_t, Tag<std::uint32_t>> d16;
+    const hn::Repartition<std::uint16_t, Tag<std::uint32_t>> d16x2;
+    const auto low = hn::TruncateTo(d16, hn::ShiftRight<16>(operand_bits(first)));
+    const auto high = hn::TruncateTo(d16, hn::ShiftRight<16>(operand_bits(second)));
+    return hn::BitCast(Tag<std::uint32_t>(), hn::Combine(d16x2, high, low));
   }
 };
 
@@ -70,39 +104,60 @@ struct NativePairDot {
     asm("vdpbf16ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));
     return acc;
   }
+  static HWY_INLINE Vec<std::uint32_t> pairs(Vec<float> even, Vec<float> odd) {
+    const auto halves = hn::BitCast(Tag<std::uint16_t>(), row(even, odd));
+    // 0, 16, 1, 17, ...
+    const auto order =
+        hn::BitCast(Tag<std::uint16_t>(),
+                    hn::Iota(Tag<std::uint32_t>(), 0) * hn::Set(Tag<std::uint32_t>(), 0x10001) +
+                        hn::Set(Tag<std::uint32_t>(), 0x100000));
+    return Vec<std::uint32_t>{_mm512_permutexvar_epi16(order.raw, halves.raw)};
+  }
+  static HWY_INLINE Vec<std::uint32_t> row(Vec<float> first, Vec<float> second) {
+    Vec<std::uint32_t> halves;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves.raw) : "v"(second.raw), "v"(first.raw));
+    return halves;
+  }
 };
 #endif
 
-// x rounded to bf16, in the high half of its bits; the low half is zero.
-HWY_INLINE Vec<std::uint32_t> bf16_bits(Vec<float> x) {
+// Pairs in two parts: the bf16 numbers and the bf16 of what they leave.
+struct TwoParts {
+  Vec<std::uint32_t> high, low;
+};
+
+template <class Dot>
+HWY_INLINE TwoParts pairs_in_two_parts(Vec<float> even, Vec<float> odd) {
+  const auto high = Dot::pairs(even, odd);
+  const auto [even_high, odd_high] = PairDot::split(high);
+  return {high, Dot::pairs(hn::Sub(even, even_high), hn::Sub(odd, odd_high))};
+}
+
+template <class Dot>
+HWY_INLINE TwoParts row_in_two_parts(Vec<float> first, Vec<float> second) {
+  const Tag<float> d;
   const Tag<std::uint32_t> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto tie = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), tie);
-  const auto nan = hn::RebindMask(du, hn::IsNaN(x));
-  return hn::And(hn::IfThenElse(nan, hn::Or(bits, hn::Set(du, 0x400000u)), rounded),
-                 hn::Set(du, 0xFFFF0000u));
+  const hn::Rebind<std::uint16_t, Tag<std::uint32_t>> d16;
+  const auto high = Dot::row(first, second);
+  const auto halves = hn::BitCast(hn::Repartition<std::uint16_t, Tag<std::uint32_t>>(), high);
+  const auto wide = [&](auto x) HWY_ATTR {
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, x)));
+  };
+  return {high, Dot::row(hn::Sub(first, wide(hn::LowerHalf(d16, halves))),
+                         hn::Sub(second, wide(hn::UpperHalf(d16, halves))))};
 }
 
-// The two neighbours of a pair as one element.
-HWY_INLINE Vec<std::uint32_t> pack(Vec<std::uint32_t> even_bits, Vec<std::uint32_t> odd_bits) {
-  return hn::Or(hn::ShiftRight<16>(even_bits), odd_bits);
-}
-
-// x - its bf16 part.
-HWY_INLINE Vec<float> bf16_rest(Vec<float> x, Vec<std::uint32_t> bits) {
-  return hn::Sub(x, hn::BitCast(Tag<float>(), bits));
-}
-
-// Lanes of channel c onwards into a row of operands.
-template <class F>
-HWY_INLINE void store_operand(typename F::Element* row, std::size_t c, Vec<typename F::T> x) {
-  if constexpr (F::kTerms == 1) {
-    hn::StoreU(x, Tag<typename F::T>(), row + c);
+// Two vectors of channels, c onwards, into a row of operands.
+template <class Dot>
+HWY_INLINE void store_operands(typename Dot::Format::Element* row, std::size_t c,
+                               Vec<typename Dot::Format::T> first,
+                               Vec<typename Dot::Format::T> second) {
+  const Tag<typename Dot::Format::Element> de;
+  if constexpr (Dot::Format::kTerms == 1) {
+    hn::Store(first, de, row + c);
+    hn::Store(second, de, row + c + hn::Lanes(de));
   } else {
-    const hn::Rebind<std::uint16_t, Tag<std::uint32_t>> d16;
-    hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(bf16_bits(x))), d16,
-               reinterpret_cast<std::uint16_t*>(row) + c);
+    hn::Store(Dot::row(first, second), de, row + c / 2);
   }
 }
 

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <utility>
 
 #include "cpu/dot-inl.h"
 #include "cpu/tile.h"
@@ -44,8 +44,9 @@ inline ChunkForm chunk_form(const Plan& plan) {
   return form;
 }
 
-template <class F>
+template <class Dot>
 class Factors {
+  using F = typename Dot::Format;
   using T = typename F::T;
   using Element = typename F::Element;
   static constexpr std::size_t kTerms = F::kTerms;
@@ -110,27 +111,40 @@ class Factors {
     const T* q = work_.row + Kp_;
     const auto key_row = [&](Element* rows) { return rows + 2 * i * Kp_ / kTerms; };
     const auto query_row = [&](Element* rows) { return rows + (2 * i + 1) * Kp_ / kTerms; };
-    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
+    struct Left {
+      Vec<T> key, query;
+    };
+    struct Lefts {
+      Left state, window, cross;
+    };
+    const auto lefts = [&](std::size_t c) HWY_ATTR {
       const auto kv = hn::Load(d, k + c), qv = hn::Load(d, q + c);
       const Split<T> l = split_bits<T>(kept_.local + c);
       const auto power = exp2_fraction<T>(l.fraction);
-      const auto inverse = exp2_fraction<T>(hn::Neg(l.fraction));
-      hn::Store(hn::Mul(kv, inverse), d, kept_.key + i * Kp_ + c);
-      hn::Store(l.whole, d, kept_.whole + i * Kp_ + c);
+      store_key(i, c, kv, l);
       const auto from_start =
           hn::Mul(hn::Mul(power, hn::Load(d, work_.start_power + c)),
                   pow2<T>(hn::Add(l.whole, hn::Load(d, work_.start_whole + c))));
-      store_operand<F>(key_row(work_.state_rows), c,
-                       form_.corrects ? hn::Neg(hn::Mul(kv, from_start)) : hn::Zero(d));
-      store_operand<F>(query_row(work_.state_rows), c, hn::Mul(qv, from_start));
       const auto in_window = hn::Mul(power, pow2<T>(hn::Add(l.whole, shift)));
-      store_operand<F>(key_row(work_.window_rows), c, hn::Mul(hn::Mul(kv, kd), in_window));
-      store_operand<F>(query_row(work_.window_rows), c, hn::Mul(hn::Mul(qv, qd), in_window));
-      if (cross) {
-        const auto before = hn::Mul(power, pow2<T>(l.whole));
-        store_operand<F>(key_row(work_.cross_rows), c, hn::Mul(hn::Mul(kv, kd), before));
-        store_operand<F>(query_row(work_.cross_rows), c, hn::Mul(hn::Mul(qv, qd), before));
-      }
+      const auto before = cross ? hn::Mul(power, pow2<T>(l.whole)) : hn::Zero(d);
+      const auto scaled = [&](auto factor) HWY_ATTR {
+        return Left{hn::Mul(hn::Mul(kv, kd), factor), hn::Mul(hn::Mul(qv, qd), factor)};
+      };
+      return Lefts{{form_.corrects ? hn::Neg(hn::Mul(kv, from_start)) : hn::Zero(d),
+                    hn::Mul(qv, from_start)},
+                   scaled(in_window),
+                   scaled(before)};
+    };
+    const std::size_t lanes = hn::Lanes(d);
+    for (std::size_t c = 0; c < Kp_; c += 2 * lanes) {
+      const Lefts first = lefts(c), second = lefts(c + lanes);
+      const auto store = [&](Element* rows, Left a, Left b) HWY_ATTR {
+        store_operands<Dot>(key_row(rows), c, a.key, b.key);
+        store_operands<Dot>(query_row(rows), c, a.query, b.query);
+      };
+      store(work_.state_rows, first.state, second.state);
+      store(work_.window_rows, first.window, second.window);
+      if (cross) store(work_.cross_rows, first.cross, second.cross);
     }
     if (form_.midpoint) {
       std::copy_n(work_.row, 2 * Kp_, work_.plain + 2 * i * Kp_);
@@ -142,21 +156,29 @@ class Factors {
   void write_columns(std::size_t begin, std::size_t end, T shift) {
     const Tag<Element> de;
     const std::size_t lanes = hn::Lanes(de), step = kTerms * lanes;
-    HWY_ALIGN Element block[4 * kPad];
     std::size_t j = begin;
-    for (; j + 4 <= end; j += 4) {
-      for (std::size_t c = 0; c < Kp_; c += step) {
-        hn::StoreInterleaved4(column(j, c, shift), column(j + 1, c, shift), column(j + 2, c, shift),
-                              column(j + 3, c, shift), de, block);
-        for (std::size_t x = 0; x < lanes; ++x) {
-          std::memcpy(kept_.columns + (c / kTerms + x) * Cp_ + j, block + 4 * x,
-                      4 * sizeof(Element));
+    if constexpr (sizeof(Element) == 4) {
+      for (; j + 4 <= end; j += 4) {
+        const T down[4] = {down_of(j), down_of(j + 1), down_of(j + 2), down_of(j + 3)};
+        for (std::size_t c = 0; c < Kp_; c += step) {
+          const auto x0 = column(j, c, shift, down[0]), x1 = column(j + 1, c, shift, down[1]);
+          const auto x2 = column(j + 2, c, shift, down[2]), x3 = column(j + 3, c, shift, down[3]);
+          // 4 x 4 elements of each 128-bit block change places.
+          const auto a = hn::InterleaveLower(de, x0, x2), b = hn::InterleaveLower(de, x1, x3);
+          const auto e = hn::InterleaveUpper(de, x0, x2), f = hn::InterleaveUpper(de, x1, x3);
+          Element* to = kept_.columns + c / kTerms * Cp_ + j;
+          store_blocks(de, hn::InterleaveLower(de, a, b), to);
+          store_blocks(de, hn::InterleaveUpper(de, a, b), to + Cp_);
+          store_blocks(de, hn::InterleaveLower(de, e, f), to + 2 * Cp_);
+          store_blocks(de, hn::InterleaveUpper(de, e, f), to + 3 * Cp_);
         }
       }
     }
+    HWY_ALIGN Element block[kPad];
     for (; j < end; ++j) {
+      const T down = down_of(j);
       for (std::size_t c = 0; c < Kp_; c += step) {
-        hn::Store(column(j, c, shift), de, block);
+        hn::Store(column(j, c, shift, down), de, block);
         for (std::size_t x = 0; x < lanes; ++x) {
           kept_.columns[(c / kTerms + x) * Cp_ + j] = block[x];
         }
@@ -181,12 +203,10 @@ class Factors {
           hn::Store(end_key(j), d, work_.end_high + at);
         } else {
           const Tag<std::uint32_t> du;
-          const auto even = end_key(j), odd = j + 1 < length ? end_key(j + 1) : hn::Zero(d);
-          const auto even_bits = bf16_bits(even), odd_bits = bf16_bits(odd);
-          hn::Store(pack(even_bits, odd_bits), du, work_.end_high + at);
-          hn::Store(
-              pack(bf16_bits(bf16_rest(even, even_bits)), bf16_bits(bf16_rest(odd, odd_bits))), du,
-              work_.end_low + at);
+          const TwoParts x =
+              pairs_in_two_parts<Dot>(end_key(j), j + 1 < length ? end_key(j + 1) : hn::Zero(d));
+          hn::Store(x.high, du, work_.end_high + at);
+          hn::Store(x.low, du, work_.end_low + at);
         }
       }
       for (std::size_t e = c; e < c + hn::Lanes(d); e += hn::Lanes(dd)) {
@@ -206,7 +226,7 @@ class Factors {
     for (std::size_t i = first; i < end; ++i) {
       const auto kd = hn::Set(d, 1 / kept_.key_scale[i]);
       const auto qd = hn::Set(d, 1 / work_.row_scale[2 * i + 1]);
-      for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
+      const auto rebased = [&](std::size_t c) HWY_ATTR {
         HWY_ALIGN double bits[kPad];
         for (std::size_t e = 0; e < hn::Lanes(d); e += hn::Lanes(dd)) {
           hn::Store(hn::Sub(hn::Load(dd, work_.sums + i * Kp_ + c + e),
@@ -217,11 +237,15 @@ class Factors {
         const auto left = hn::Mul(exp2_fraction<T>(l.fraction), pow2<T>(l.whole));
         const auto k = hn::Load(d, work_.plain + 2 * i * Kp_ + c);
         const auto q = hn::Load(d, work_.plain + (2 * i + 1) * Kp_ + c);
-        store_operand<F>(work_.window_rows + 2 * i * Kp_ / kTerms, c,
-                         hn::Mul(hn::Mul(k, kd), left));
-        store_operand<F>(work_.window_rows + (2 * i + 1) * Kp_ / kTerms, c,
-                         hn::Mul(hn::Mul(q, qd), left));
         store_key(i, c, k, l);
+        return std::pair(hn::Mul(hn::Mul(k, kd), left), hn::Mul(hn::Mul(q, qd), left));
+      };
+      Element* rows = work_.window_rows + 2 * i * Kp_ / kTerms;
+      for (std::size_t c = 0; c < Kp_; c += 2 * hn::Lanes(d)) {
+        const auto [key, query] = rebased(c);
+        const auto [next_key, next_query] = rebased(c + hn::Lanes(d));
+        store_operands<Dot>(rows, c, key, next_key);
+        store_operands<Dot>(rows + Kp_ / kTerms, c, query, next_query);
       }
     }
   }
@@ -244,25 +268,35 @@ class Factors {
     hn::Store(l.whole, d, kept_.whole + i * Kp_ + c);
   }
 
-  HWY_INLINE Vec<T> factor(std::size_t j, std::size_t c, T shift) const {
+  // The power of two that takes token j's scale out of its column.
+  HWY_INLINE T down_of(std::size_t j) const { return 1 / kept_.key_scale[j]; }
+
+  HWY_INLINE Vec<T> factor(std::size_t j, std::size_t c, T shift, T down) const {
     const Tag<T> d;
     const auto n = hn::Add(hn::Load(d, kept_.whole + j * Kp_ + c), hn::Set(d, shift));
-    const auto k =
-        hn::Mul(hn::Load(d, kept_.key + j * Kp_ + c), hn::Set(d, 1 / kept_.key_scale[j]));
+    const auto k = hn::Mul(hn::Load(d, kept_.key + j * Kp_ + c), hn::Set(d, down));
     return hn::Mul(k, pow2<T>(hn::Neg(n)));
   }
 
   // Channels [c, c + a vector of elements) of token j's column.
-  HWY_INLINE Vec<Element> column(std::size_t j, std::size_t c, T shift) const {
+  HWY_INLINE Vec<Element> column(std::size_t j, std::size_t c, T shift, T down) const {
     if constexpr (kTerms == 1) {
-      return factor(j, c, shift);
+      return factor(j, c, shift, down);
     } else {
-      const Tag<Element> de;
-      const std::size_t lanes = hn::Lanes(de);
-      HWY_ALIGN Element pairs[kPad];
-      store_operand<F>(pairs, 0, factor(j, c, shift));
-      store_operand<F>(pairs, lanes, factor(j, c + lanes, shift));
-      return hn::Load(de, pairs);
+      return Dot::row(factor(j, c, shift, down),
+                      factor(j, c + hn::Lanes(Tag<Element>()), shift, down));
+    }
+  }
+
+  // Each 128-bit block of x goes four rows below the one before.
+  template <class D>
+  HWY_INLINE void store_blocks(D d, hn::Vec<D> x, Element* to) const {
+    if constexpr (hn::MaxLanes(D()) * sizeof(Element) > 16) {
+      const hn::Half<D> dh;
+      store_blocks(dh, hn::LowerHalf(dh, x), to);
+      store_blocks(dh, hn::UpperHalf(dh, x), to + hn::MaxLanes(D()) / 2 * Cp_);
+    } else {
+      hn::StoreU(x, d, to);
     }
   }
 

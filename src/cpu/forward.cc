@@ -30,13 +30,23 @@ struct Cut {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// Whether a head is done with its rows when it has had its turn: its chunk is closed then, or it
+// has no more tokens.
+bool keeps_no_rows(const ForwardArgs& args, const Plan& plan) {
+  const Serving& serving = args.serving;
+  if (plan.reference == Reference::midpoint || serving.draft) return false;
+  if (serving.states) return true;  // which have rows of their own
+  return std::all_of(serving.checkpoints, serving.checkpoints + serving.checkpoint_count,
+                     [&](const Checkpoint& c) { return c.offset % plan.chunk == 0; });
+}
+
 // Heads of a task. No worker is to wait for another's last task: as few rounds as with one head a
 // task, or an eighth more.
-std::int64_t heads_together(const Plan& plan, std::size_t panels, int threads) {
+std::int64_t heads_together(const ForwardArgs& args, const Plan& plan, std::size_t panels,
+                            int threads) {
   const std::int64_t heads = plan.N * plan.HV;
-  // A midpoint's rows stay in the work until their window ends. Less than a chunk has no rows to
-  // share pages with.
-  if (plan.reference == Reference::midpoint || plan.B * plan.T < plan.N * plan.chunk) return 1;
+  // Less than a chunk has no rows to share pages with.
+  if (!keeps_no_rows(args, plan) || plan.B * plan.T < plan.N * plan.chunk) return 1;
   const auto fits = [&](std::int64_t together) {
     const std::int64_t tasks = plan.N * ceil_div(plan.HV, together);
     return together <= plan.HV && tasks >= threads &&
@@ -59,7 +69,7 @@ Cut cut(Pass pass, const ForwardArgs& args, const Plan& plan, int threads) {
   const auto groups = static_cast<std::size_t>(c.groups);
   c.group_panels = (c.panels + groups - 1) / groups;
   c.groups = static_cast<std::int64_t>((c.panels + c.group_panels - 1) / c.group_panels);
-  if (pass == Pass::chunked) c.together = heads_together(plan, c.group_panels, threads);
+  if (pass == Pass::chunked) c.together = heads_together(args, plan, c.group_panels, threads);
   c.tasks_a_sequence = ceil_div(plan.HV, c.together) * c.groups;
   return c;
 }

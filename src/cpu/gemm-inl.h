@@ -56,8 +56,8 @@ HWY_INLINE void chain(Vec<Number<Dot>> (&acc)[R][NV], Left<Element<Dot>> left,
 }
 
 // R rows of out[rows][kPanel] (times scale[row], if kScaled) += left right (+ rest right, if rest
-// has data: the same chain goes on with it).
-template <int R, bool kScaled, class Dot>
+// has data: the same chain goes on with it). kPositiveZeros: what comes out as -0 becomes +0.
+template <int R, bool kScaled, bool kPositiveZeros, class Dot>
 HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
                            Left<Element<Dot>> left, Left<Element<Dot>> rest,
                            const Element<Dot>* HWY_RESTRICT right, std::size_t depth,
@@ -82,14 +82,17 @@ HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       HWY_UNROLL(16)
-      for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, out + r * out_step + c + v * lanes);
+      for (int v = 0; v < NV; ++v) {
+        if constexpr (kPositiveZeros) acc[r][v] = hn::Add(acc[r][v], hn::Zero(d));
+        hn::StoreU(acc[r][v], d, out + r * out_step + c + v * lanes);
+      }
     }
   }
 }
 
 // out[rows][kPanel] (times scale[row]) += left[rows][depth] right[depth][kPanel]. An operand in two
 // parts has its rest, strided as itself, in `rest`.
-template <bool kScaled, class Dot>
+template <bool kScaled, class Dot, bool kPositiveZeros = false>
 HWY_INLINE void panel_product(std::size_t rows, Number<Dot>* out, std::size_t out_step,
                               Left<Element<Dot>> left, const Element<Dot>* right, std::size_t depth,
                               const Element<Dot>* rest = nullptr,
@@ -100,8 +103,9 @@ HWY_INLINE void panel_product(std::size_t rows, Number<Dot>* out, std::size_t ou
       return Left<Element<Dot>>{data ? data + r * left.row_step : nullptr, left.row_step,
                                 left.k_step};
     };
-    panel_tile<R, kScaled, Dot>(out + r * out_step, out_step, from_row(left.data), from_row(rest),
-                                right, depth, kScaled ? scale + r : nullptr);
+    panel_tile<R, kScaled, kPositiveZeros, Dot>(out + r * out_step, out_step, from_row(left.data),
+                                                from_row(rest), right, depth,
+                                                kScaled ? scale + r : nullptr);
     r += R;
   };
   while (rows - r >= kTileRows) tile.template operator()<kTileRows>();

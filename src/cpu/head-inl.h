@@ -29,9 +29,10 @@ class Head {
   using T = typename F::T;
 
  public:
-  // Heads that share scratch take turns. own_scratch: kept_bytes, for this head alone.
+  // scratch: work_bytes and kept_bytes; heads that share it take turns. own_state: state_bytes of
+  // this head alone, where others share scratch; else null.
   Head(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch,
-       void* own_scratch)
+       void* own_state)
       : args_(args),
         plan_(plan),
         task_(task),
@@ -39,10 +40,12 @@ class Head {
         shape_(head_shape(plan, task.panels)),
         form_(chunk_form(plan)),
         work_(place_work<F>(shape_, scratch)),
-        kept_memory_(place(own_scratch)),
+        kept_memory_(place(scratch)),
         kept_(place_kept<F>(shape_, kept_memory_)),
         tokens_(args, plan, task_, work_.dt_bias),
-        chunks_(shape_, form_, kept_, work_, windows_) {}
+        chunks_(shape_, form_, kept_, work_, windows_) {
+    if (own_state && (!states_ || draft())) place_state(shape_, own_state, kept_);
+  }
 
   void start() {
     if (states_ && !task_.from_zero) {
@@ -88,16 +91,14 @@ class Head {
     }
     chunks_.finish_rows();
     for (std::size_t p = 0; p < task_.panels; ++p) {
-      T* row = work_.output + 2 * first_row * kPanel;
-      for (std::int64_t t = begin; t < end; ++t, row += 2 * kPanel) {
-        tokens_.read_values(t, p, row);
-        std::fill(row + kPanel, row + 2 * kPanel, T(0));
+      T* rows = work_.output + 2 * first_row * kPanel;
+      tokens_.read_values(begin, end, p, rows, 2 * kPanel);
+      for (std::int64_t i = 0; i < end - begin; ++i) {
+        std::fill_n(rows + (2 * i + 1) * static_cast<std::int64_t>(kPanel), kPanel, T(0));
       }
+      tokens_.prefetch_panel(begin, end, p);
       chunks_.outputs(p, first_row);
-      row = work_.output + (2 * first_row + 1) * kPanel;
-      for (std::int64_t t = begin; t < end; ++t, row += 2 * kPanel) {
-        tokens_.write_outputs(t, p, row);
-      }
+      tokens_.write_outputs(begin, end, p, rows + kPanel, 2 * kPanel);
     }
     if (chunks_.full()) chunks_.close();
   }
@@ -130,7 +131,7 @@ class Head {
   // Where what is kept lives: in the slot itself, but for drafts, which leave the slot alone.
   void* place(void* scratch) const {
     if (states_ && !draft()) return states_->head(task_.slot, task_.hv);
-    return scratch;
+    return static_cast<char*>(scratch) + work_bytes(plan_.precision, shape_);
   }
 
   Draft<T> draft_of(std::int64_t slot) const {
@@ -181,12 +182,13 @@ class HeadGroup {
   HeadGroup(const ForwardArgs& args, const Plan& plan, const HeadTask& task, void* scratch)
       : plan_(plan), task_(task), size_(static_cast<std::size_t>(task.heads)) {
     const TileShape shape = head_shape(plan, task.panels);
-    auto* own = static_cast<std::byte*>(scratch) + work_bytes(plan.precision, shape);
+    auto* own = static_cast<std::byte*>(scratch) + work_bytes(plan.precision, shape) +
+                kept_bytes(plan.precision, shape);
     for (std::size_t i = 0; i < size_; ++i) {
       HeadTask one = task;
       one.hv += static_cast<std::int64_t>(i);
-      heads_[i].emplace(args, plan, one, scratch, own);
-      own += kept_bytes(plan.precision, shape);
+      heads_[i].emplace(args, plan, one, scratch, i == 0 ? nullptr : own);
+      if (i > 0) own += state_bytes(plan.precision, shape);
     }
   }
 
@@ -200,20 +202,20 @@ class HeadGroup {
       const bool has_stop = next_stop < static_cast<std::int64_t>(task_.stop_count);
       if (has_stop) end = std::min(end, task_.stops[next_stop].offset);
       if (first.open_tokens() == 0 && t < end) counts.chunks += task_.heads;
+      const bool stops = has_stop && task_.stops[next_stop].offset == end;
+      const bool ends = !stops && end == first.tokens();
       for (std::size_t i = 0; i < size_; ++i) {
         const bool last = i + 1 == size_;
         heads_[i]->append(t, end, *heads_[last ? 0 : i + 1], last ? end : t);
+        // The rows of its open chunk are another's after its turn.
+        if (stops) heads_[i]->write_checkpoint(task_.stops[next_stop].index);
+        if (ends) heads_[i]->finish();
       }
       t = end;
-      if (has_stop && task_.stops[next_stop].offset == t) {
-        const std::size_t index = task_.stops[next_stop++].index;
-        each([&](Head<Dot>& head) { head.write_checkpoint(index); });
-      } else if (t == first.tokens()) {
-        break;
-      }
+      next_stop += stops;
+      if (ends) break;
     }
     each([&](Head<Dot>& head) {
-      head.finish();
       counts.windows += head.windows().windows;
       counts.one_token_windows += head.windows().one_token;
     });

@@ -52,11 +52,12 @@ inline TileShape head_shape(const Plan& plan, std::size_t panels) {
   return s;
 }
 
-// Scratch of a task: the work that its heads take turns with, then what is kept of each.
+// Scratch of a task. Its heads take turns with the work and with the rows of the open chunk; each
+// has a state of its own.
 inline std::size_t task_bytes(const Plan& plan, std::size_t panels, std::int64_t heads) {
   const TileShape shape = head_shape(plan, panels);
-  return work_bytes(plan.precision, shape) +
-         static_cast<std::size_t>(heads) * kept_bytes(plan.precision, shape);
+  return work_bytes(plan.precision, shape) + kept_bytes(plan.precision, shape) +
+         static_cast<std::size_t>(heads - 1) * state_bytes(plan.precision, shape);
 }
 
 inline std::size_t all_panels(const Plan& plan) {

@@ -54,7 +54,7 @@ class Chunks {
   void begin() {
     *kept_.position = {};
     scored_ = 0;
-    refresh_state();
+    for (std::size_t p = 0; p < shape_.panels; ++p) refresh_state(p);
   }
 
   // Goes on where kept stands.
@@ -133,16 +133,27 @@ class Chunks {
     panel_product<false, Dot>(2 * (end - begin), work_.output + 2 * begin * kPanel, kPanel,
                               {work_.state_rows + 2 * begin * Kp_ / kTerms, Kp_ / kTerms, 1},
                               kept_.S_operand + panel * state_step * kPanel, state_step);
-    for (std::size_t i = begin; i < end; i += kRowBlock) solve(Z, i, std::min(i + kRowBlock, end));
-    if constexpr (kTerms > 1) pack_rows(Z, begin / kTerms * kTerms, end, Z_operand);
+    std::size_t solved = begin;
+    for (; begin % kTerms == 0 && solved + kTileRows <= end; solved += kTileRows) {
+      solve_tile(Z, Z_operand, solved);
+    }
+    if constexpr (kTerms > 1) {
+      const std::size_t pair = solved / kTerms * kTerms;
+      for (; solved < end; solved += kRowBlock) solve(Z, solved, std::min(solved + kRowBlock, end));
+      pack_rows(Z, pair, end, Z_operand);
+    } else {
+      for (; solved < end; solved += kRowBlock) solve(Z, solved, std::min(solved + kRowBlock, end));
+    }
     for (std::size_t i = begin; i < end; i += kRowBlock) {
       const std::size_t stop = std::min(i + kRowBlock, end), terms = (stop + kTerms - 1) / kTerms;
       T* out = work_.output + (2 * i + 1) * kPanel;
-      const auto product = [&](const Element* rows, std::size_t step, const Element* rest)
-                               HWY_ATTR {
-                                 panel_product<false, Dot>(stop - i, out, 2 * kPanel,
-                                                           {rows, step, 1}, Z_operand, terms, rest);
-                               };
+      const auto product = [&](const Element* rows, std::size_t step,
+                               const Element* rest) HWY_ATTR {
+        // Terms of masked entries, which a longer piece has more of,
+        // would make a -0 +0.
+        panel_product<false, Dot, true>(stop - i, out, 2 * kPanel, {rows, step, 1}, Z_operand,
+                                        terms, rest);
+      };
       if constexpr (kTerms == 1) {
         product(work_.scores + (2 * i + 1) * Cp_, 2 * Cp_, nullptr);
       } else {
@@ -150,7 +161,6 @@ class Chunks {
         product(work_.scores_high + i * step, step, work_.scores_low + i * step);
       }
     }
-    drop_zero_signs(begin, end);
   }
 
   // (8) of the whole chunk in one panel, without queries: work.output's even rows hold V, and U
@@ -176,11 +186,13 @@ class Chunks {
   void close() {
     if (length() == 0) return;
     factors_.write_ends(length());
-    for (std::size_t p = 0; p < shape_.panels; ++p) add_chunk(p, kept_.S + p * shape_.K * kPanel);
+    for (std::size_t p = 0; p < shape_.panels; ++p) {
+      add_chunk(p, kept_.S + p * shape_.K * kPanel);
+      refresh_state(p);
+    }
     count_window();
     kept_.position->length = kept_.position->first = 0;
     scored_ = 0;
-    refresh_state();
   }
 
   // What close() would make of S, without closing: prepare_fold(), then work.fold panel by panel.
@@ -235,27 +247,12 @@ class Chunks {
     }
   }
 
-  // S as it is stored, and as the products read it.
-  void refresh_state() {
-    round_state(kept_.S, shape_.panels * shape_.K * kPanel);
+  // A panel of S as it is stored, and as the products read it.
+  void refresh_state(std::size_t panel) {
+    T* S = kept_.S + panel * shape_.K * kPanel;
+    round_state(S, shape_.K * kPanel);
     if constexpr (kTerms > 1) {
-      const std::size_t step = (shape_.K + 1) / 2;
-      for (std::size_t p = 0; p < shape_.panels; ++p) {
-        pack_rows(kept_.S + p * shape_.K * kPanel, 0, shape_.K,
-                  kept_.S_operand + p * step * kPanel);
-      }
-    }
-  }
-
-  // -0 becomes +0 in O of tokens [begin, end): terms of masked entries, which a longer piece has
-  // more of, would make it so.
-  HWY_INLINE void drop_zero_signs(std::size_t begin, std::size_t end) {
-    const Tag<T> d;
-    for (std::size_t i = begin; i < end; ++i) {
-      T* row = work_.output + (2 * i + 1) * kPanel;
-      for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
-        hn::Store(hn::Add(hn::Load(d, row + c), hn::Zero(d)), d, row + c);
-      }
+      pack_rows(S, 0, shape_.K, kept_.S_operand + panel * ((shape_.K + 1) / 2) * kPanel);
     }
   }
 
@@ -266,10 +263,9 @@ class Chunks {
       const Tag<std::uint32_t> du;
       for (std::size_t r = begin; r < end; r += 2) {
         for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
-          const auto even = bf16_bits(hn::Load(d, rows + r * kPanel + c));
-          const auto odd =
-              r + 1 < end ? bf16_bits(hn::Load(d, rows + (r + 1) * kPanel + c)) : hn::Zero(du);
-          hn::Store(pack(even, odd), du, pairs + r / 2 * kPanel + c);
+          const auto even = hn::Load(d, rows + r * kPanel + c);
+          const auto odd = r + 1 < end ? hn::Load(d, rows + (r + 1) * kPanel + c) : hn::Zero(d);
+          hn::Store(Dot::pairs(even, odd), du, pairs + r / 2 * kPanel + c);
         }
       }
     }
@@ -279,11 +275,14 @@ class Chunks {
   HWY_INLINE void split_scores(std::size_t begin, std::size_t end) {
     if constexpr (kTerms > 1) {
       const Tag<float> d;
+      const Tag<std::uint32_t> du;
       for (std::size_t i = begin; i < end; ++i) {
-        for (std::size_t c = 0; c < Cp_; c += hn::Lanes(d)) {
-          const auto x = hn::Load(d, work_.scores + (2 * i + 1) * Cp_ + c);
-          store_operand<F>(work_.scores_high + i * Cp_ / 2, c, x);
-          store_operand<F>(work_.scores_low + i * Cp_ / 2, c, bf16_rest(x, bf16_bits(x)));
+        const T* row = work_.scores + (2 * i + 1) * Cp_;
+        for (std::size_t c = 0; c < Cp_; c += 2 * hn::Lanes(d)) {
+          const TwoParts x =
+              row_in_two_parts<Dot>(hn::Load(d, row + c), hn::Load(d, row + c + hn::Lanes(d)));
+          hn::Store(x.high, du, work_.scores_high + (i * Cp_ + c) / 2);
+          hn::Store(x.low, du, work_.scores_low + (i * Cp_ + c) / 2);
         }
       }
     }
@@ -330,6 +329,52 @@ class Chunks {
     }
   }
 
+  // The same as solve(), and Z as operands, of kTileRows tokens in registers.
+  HWY_INLINE void solve_tile(T* Z, Element* Z_operand, std::size_t begin) {
+    const Tag<T> d;
+    const std::size_t lanes = hn::Lanes(d);
+    constexpr int R = kTileRows, NV = 2;
+    const T* A = work_.scores + 2 * begin * Cp_;
+    for (std::size_t c = 0; c < kPanel; c += NV * lanes) {
+      Vec<T> z[R][NV];
+      HWY_UNROLL(16)
+      for (int r = 0; r < R; ++r) {
+        const std::size_t i = begin + static_cast<std::size_t>(r);
+        HWY_UNROLL(16)
+        for (int v = 0; v < NV; ++v) {
+          z[r][v] = hn::Mul(hn::Set(d, work_.beta[i]),
+                            hn::Load(d, work_.output + 2 * i * kPanel + c + v * lanes));
+        }
+      }
+      chain<R, NV, PlainDot>(z, {A, 2 * Cp_, 1}, Z + c, kPanel, begin);
+      HWY_UNROLL(16)
+      for (int j = 0; j < R - 1; ++j) {
+        HWY_UNROLL(16)
+        for (int r = j + 1; r < R; ++r) {
+          const auto a = hn::Set(d, A[static_cast<std::size_t>(2 * r) * Cp_ + begin + j]);
+          HWY_UNROLL(16)
+          for (int v = 0; v < NV; ++v) z[r][v] = hn::MulAdd(a, z[j][v], z[r][v]);
+        }
+      }
+      HWY_UNROLL(16)
+      for (int r = 0; r < R; ++r) {
+        T* row = Z + (begin + static_cast<std::size_t>(r)) * kPanel + c;
+        HWY_UNROLL(16)
+        for (int v = 0; v < NV; ++v) hn::Store(z[r][v], d, row + v * lanes);
+      }
+      if constexpr (kTerms > 1) {
+        HWY_UNROLL(16)
+        for (int r = 0; r < R; r += 2) {
+          Element* row = Z_operand + (begin + static_cast<std::size_t>(r)) / 2 * kPanel + c;
+          HWY_UNROLL(16)
+          for (int v = 0; v < NV; ++v) {
+            hn::Store(Dot::pairs(z[r][v], z[r + 1][v]), Tag<Element>(), row + v * lanes);
+          }
+        }
+      }
+    }
+  }
+
   // (8) for tokens [begin, end): z_i = beta_i u_i - sum_j A_kk[i,j] z_j, j ascending.
   HWY_INLINE void solve(T* Z, std::size_t begin, std::size_t end) {
     const Tag<T> d;
@@ -360,7 +405,7 @@ class Chunks {
   Kept<F>& kept_;
   Work<F>& work_;
   WindowCounts& counts_;
-  Factors<F> factors_;
+  Factors<Dot> factors_;
   const std::size_t Kp_, Cp_;
   std::size_t scored_ = 0;  // tokens of the open chunk that have scores
 };

@@ -57,27 +57,31 @@ std::size_t walk(const TileShape& shape, void* memory, Work<F>& t) {
   return l.bytes();
 }
 
-template <template <class> class Pieces>
-std::size_t bytes(Precision precision, const TileShape& shape) {
-  const auto of = [&]<class F>(Pieces<F> pieces) { return walk(shape, nullptr, pieces); };
+// f of the pieces of a precision.
+template <template <class> class Pieces, class Function>
+std::size_t with_pieces(Precision precision, Function f) {
   switch (precision) {
     case Precision::exact64:
-      return of(Pieces<Exact64>{});
+      return f(Pieces<Exact64>{});
     case Precision::mixed:
-      return of(Pieces<Mixed>{});
+      return f(Pieces<Mixed>{});
     default:
-      return of(Pieces<Fp32>{});
+      return f(Pieces<Fp32>{});
   }
 }
 
 }  // namespace
 
 std::size_t kept_bytes(Precision precision, const TileShape& shape) {
-  return bytes<Kept>(precision, shape);
+  return with_pieces<Kept>(precision, [&](auto kept) { return walk(shape, nullptr, kept); });
+}
+
+std::size_t state_bytes(Precision precision, const TileShape& shape) {
+  return with_pieces<Kept>(precision, [&](auto kept) { return place_state(shape, nullptr, kept); });
 }
 
 std::size_t work_bytes(Precision precision, const TileShape& shape) {
-  return bytes<Work>(precision, shape);
+  return with_pieces<Work>(precision, [&](auto work) { return walk(shape, nullptr, work); });
 }
 
 template <class F>
@@ -94,8 +98,23 @@ Work<F> place_work(const TileShape& shape, void* memory) {
   return work;
 }
 
-#define KDA_PLACE(F)                                       \
-  template Kept<F> place_kept<F>(const TileShape&, void*); \
+template <class F>
+std::size_t place_state(const TileShape& shape, void* memory, Kept<F>& kept) {
+  constexpr std::size_t kTerms = F::kTerms;
+  Layout l(memory);
+  l.piece(kept.position, 1);
+  l.piece(kept.S, shape.panels * shape.K * kPanel);
+  if constexpr (kTerms == 1) {
+    kept.S_operand = kept.S;
+  } else {
+    l.piece(kept.S_operand, shape.panels * round_up(shape.K, kTerms) / kTerms * kPanel);
+  }
+  return l.bytes();
+}
+
+#define KDA_PLACE(F)                                                      \
+  template Kept<F> place_kept<F>(const TileShape&, void*);                \
+  template std::size_t place_state<F>(const TileShape&, void*, Kept<F>&); \
   template Work<F> place_work<F>(const TileShape&, void*);
 KDA_PLACE(Exact64)
 KDA_PLACE(Fp32)

@@ -107,11 +107,15 @@ struct Work {
 
 // Bytes of what is kept of one head, and of one worker's scratch; multiples of 64.
 std::size_t kept_bytes(Precision precision, const TileShape& shape);
+std::size_t state_bytes(Precision precision, const TileShape& shape);  // of place_state()
 std::size_t work_bytes(Precision precision, const TileShape& shape);
 
 // Lay the pieces out in memory, 64-byte aligned.
 template <class F>
 Kept<F> place_kept(const TileShape& shape, void* memory);
+// Only what is kept when no chunk is open (S, S_operand, position); the rows stay where they are.
+template <class F>
+std::size_t place_state(const TileShape& shape, void* memory, Kept<F>& kept);
 template <class F>
 Work<F> place_work(const TileShape& shape, void* memory);
 

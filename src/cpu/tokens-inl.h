@@ -54,50 +54,80 @@ class Tokens {
   // gate ([Kp]).
   TokenScalars<T> read(std::int64_t t, T* row, double* gate) const {
     read_gate(where_.first + t, row, gate);
-    T* k = row;
     T* q = row + Kp_;
-    load_row<T>(args_.k.data, args_.k.dtype, at(args_.k, t, h_), K_, Kp_, k);
-    load_row<T>(args_.q.data, args_.q.dtype, at(args_.q, t, h_), K_, Kp_, q);
-    normalise_row<T>(k, Kp_, plan_.norm, T(1));
-    normalise_row<T>(q, Kp_, plan_.norm, static_cast<T>(plan_.scale));
-    return {read_beta(t), headroom_exponent(k), headroom_exponent(q)};
+    const T* raw_k = padded_row(args_.k, at(args_.k, t, h_), row);
+    const T* raw_q = padded_row(args_.q, at(args_.q, t, h_), q);
+    const T k_largest = normalise_row(raw_k, Kp_, plan_.norm, T(1), row);
+    const T q_largest = normalise_row(raw_q, Kp_, plan_.norm, static_cast<T>(plan_.scale), q);
+    return {read_beta(t), headroom_exponent(k_largest), headroom_exponent(q_largest)};
   }
 
   // v of one panel, [kPanel], zero past V.
   void read_values(std::int64_t t, std::size_t panel, T* out) const {
-    load_row<T>(args_.v.data, args_.v.dtype, at(args_.v, t, task_.hv) + first_column(panel),
-                columns(panel), kPanel, out);
+    read_values(t, t + 1, panel, out, 0);
   }
 
-  void write_outputs(std::int64_t t, std::size_t panel, const T* o) const {
-    store_row<T>(args_.o.data, args_.o.dtype,
-                 at(as_const(args_.o), t, task_.hv) + first_column(panel), columns(panel), o);
+  // Of tokens [begin, end), rows `step` apart.
+  void read_values(std::int64_t begin, std::int64_t end, std::size_t panel, T* out,
+                   std::size_t step) const {
+    const ConstTensor& v = args_.v;
+    const std::size_t n = columns(panel);
+    std::int64_t index = at(v, begin, task_.hv) + first_column(panel);
+    for (std::int64_t t = begin; t < end; ++t, index += v.stride[1], out += step) {
+      load_row<T>(v.data, v.dtype, index, n, kPanel, out);
+    }
+  }
+
+  void write_outputs(std::int64_t t, std::size_t panel, const T* out) const {
+    write_outputs(t, t + 1, panel, out, 0);
+  }
+
+  void write_outputs(std::int64_t begin, std::int64_t end, std::size_t panel, const T* out,
+                     std::size_t step) const {
+    const Tensor& o = args_.o;
+    const std::size_t n = columns(panel);
+    std::int64_t index = at(as_const(o), begin, task_.hv) + first_column(panel);
+    for (std::int64_t t = begin; t < end; ++t, index += o.stride[1], out += step) {
+      store_row<T>(o.data, o.dtype, index, n, out);
+    }
   }
 
   // A token's rows lie a whole token apart in memory, too far for the processor to guess.
   void prefetch(std::int64_t t) const {
     if (t >= where_.length) return;
-    const auto lines = [&](const ConstTensor& x, std::int64_t head, std::int64_t count) {
-      const char* first = static_cast<const char*>(x.data) +
-                          at(x, t, head) * static_cast<std::int64_t>(size_of(x.dtype));
-      const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(x.dtype));
-      for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(first + i);
-    };
-    lines(args_.k, h_, plan_.K);
-    lines(args_.q, h_, plan_.K);
-    lines(args_.v, task_.hv, plan_.V);
-    if (plan_.op == Op::kda) lines(args_.g, task_.hv, plan_.K);
+    prefetch_elements<0>(args_.k, at(args_.k, t, h_), plan_.K);
+    prefetch_elements<0>(args_.q, at(args_.q, t, h_), plan_.K);
+    prefetch_elements<0>(args_.v, at(args_.v, t, task_.hv), plan_.V);
+    if (plan_.op == Op::kda) prefetch_elements<0>(args_.g, at(args_.g, t, task_.hv), plan_.K);
   }
 
+  // A store waits longer than a load, and those behind it too.
   void prefetch_output(std::int64_t t) const {
-    const Tensor& o = args_.o;
-    const char* first = static_cast<const char*>(o.data) +
-                        at(as_const(o), t, task_.hv) * static_cast<std::int64_t>(size_of(o.dtype));
-    const std::int64_t bytes = plan_.V * static_cast<std::int64_t>(size_of(o.dtype));
-    for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 1);
+    const ConstTensor o = as_const(args_.o);
+    prefetch_elements<1>(o, at(o, t, task_.hv), plan_.V);
+  }
+
+  // What one panel of tokens [begin, end) will write, and what the next will read, into the first
+  // level: what was asked for earlier has left it.
+  void prefetch_panel(std::int64_t begin, std::int64_t end, std::size_t panel) const {
+    const ConstTensor o = as_const(args_.o);
+    const ConstTensor& v = args_.v;
+    const bool more = first_column(panel + 1) < plan_.V;
+    for (std::int64_t t = begin; t < end; ++t) {
+      prefetch_elements<1>(o, at(o, t, task_.hv) + first_column(panel), kPanel);
+      if (more) prefetch_elements<0>(v, at(v, t, task_.hv) + first_column(panel + 1), kPanel);
+    }
   }
 
  private:
+  template <int kWrite>
+  static HWY_INLINE void prefetch_elements(const ConstTensor& x, std::int64_t index,
+                                           std::int64_t count) {
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+    const char* first = static_cast<const char*>(x.data) + index * size;
+    for (std::int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(first + i, kWrite);
+  }
+
   // Powers of two that exist with their inverses.
   static constexpr int kMaxExponent = std::numeric_limits<T>::max_exponent - 2;
 
@@ -111,6 +141,13 @@ class Tokens {
 
   std::size_t columns(std::size_t panel) const {
     return static_cast<std::size_t>(std::min<std::int64_t>(kPanel, plan_.V - first_column(panel)));
+  }
+
+  // K numbers of x, then zeros up to Kp: where they are, if they are that, else in `row`.
+  const T* padded_row(const ConstTensor& x, std::int64_t index, T* row) const {
+    if (x.dtype == own_dtype<T>() && K_ == Kp_) return static_cast<const T*>(x.data) + index;
+    load_row<T>(x.data, x.dtype, index, K_, Kp_, row);
+    return row;
   }
 
   void read_gate_form(T* dt_bias) {
@@ -143,12 +180,13 @@ class Tokens {
       return;
     }
     const std::int64_t index = where_.row * g.stride[0] + t * g.stride[1] + task_.hv * g.stride[2];
+    const T* raw = x;
     if (plan_.op == Op::kda) {
-      load_row<T>(g.data, g.dtype, index, K_, Kp_, x);
+      raw = padded_row(g, index, x);
     } else {
       std::fill(x, x + Kp_, load_element<T>(g.data, g.dtype, index));
     }
-    gate_bits<T>(gate_form_, x, K_, Kp_, bits);
+    gate_bits<T>(gate_form_, raw, K_, Kp_, bits);
   }
 
   T read_beta(std::int64_t t) const {
@@ -160,9 +198,9 @@ class Tokens {
   }
 
   // The power of two that is taken out of a row.
-  int headroom_exponent(const T* row) const {
+  int headroom_exponent(T largest) const {
     const int headroom = headroom_bits(plan_.reference);
-    return exponent_of(largest(row, Kp_), headroom - kMaxExponent, kMaxExponent) - headroom;
+    return exponent_of(largest, headroom - kMaxExponent, kMaxExponent) - headroom;
   }
 
   const ForwardArgs& args_;
