@@ -27,6 +27,7 @@ test: ## install, build, run all tests (at most 8 minutes on 2 cores)
 	@tools/install.sh test
 	@$(MAKE) --no-print-directory compile
 	@tools/venv.sh build/venv
+	@tools/torch.sh build
 	@tools/run_tests.sh build
 
 dist: build ## an archive that runs without Highway and oneTBB: build/dist/kda-*.tar.gz

@@ -55,7 +55,25 @@ suite() {
 sources() { git ls-files '*.c' '*.cc' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh'; }
 format() { sources | xargs -r clang-format-19 --dry-run --Werror; }
 build() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1" -j "$jobs"; }
-tidy() { sources | grep '\.cc$' | grep -v '^fuzz/' | xargs -P "$jobs" -n 1 clang-tidy-19 -p build-asan --quiet; }
+tidy() { sources | grep '\.cc$' | grep -vE '^(fuzz|bindings)/' | xargs -P "$jobs" -n 1 clang-tidy-19 -p build-asan --quiet; }
+
+python_rules() {
+  build/venv-torch/bin/ruff format --check python && build/venv-torch/bin/ruff check python &&
+    build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests
+}
+
+# The wheel runs where it is installed, and an isolated build says what to type.
+wheel() {
+  local python=$PWD/build/venv-torch/bin/python3 to log=build/wheel.log
+  to=$(mktemp -d)
+  "$python" -m pip install -q --no-build-isolation --no-deps --target "$to" . &&
+    (cd "$to" && PYTHONPATH=$to "$python" -m libkda) &&
+    ! "$python" -m pip wheel -q --no-deps -w "$to" . >"$log" 2>&1 &&
+    grep 'pip install --no-build-isolation' "$log"
+  local status=$?
+  rm -rf "$to"
+  return "$status"
+}
 
 fuzz() {
   local program=$1 name seconds=$2 corpus
@@ -77,6 +95,9 @@ export ASAN_SYMBOLIZER_PATH
 
 step "format" format
 step "house rules" tools/house.sh
+if [ -x build/venv-torch/bin/mypy ]; then  # of make test
+  step "ruff and mypy" python_rules
+fi
 
 step "build with ASan and UBSan" build asan
 suite "tests under ASan and UBSan, every $every." build-asan --every "$every"
@@ -94,6 +115,9 @@ if [ "$mode" = all ]; then
   step "build with assertions" build dev
   suite "tests with assertions" build-dev
   step "clang-tidy" tidy
+  if [ -x build/venv-torch/bin/mypy ]; then
+    step "wheel" wheel
+  fi
 fi
 
 [ "$failed" -eq 0 ] || printf 'Failed: %s\n' "${failures[@]}"

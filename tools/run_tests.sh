@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tools/run_tests.sh BUILD_DIR [--every N] [--filter PATTERN]
-# Runs kda_tests of a build folder in parallel shards (all tests, every N-th, or those that a
-# GoogleTest filter names), shows what failed, names what skipped and why, and ends with one line:
+# Runs kda_tests of a build folder in parallel shards: all tests, every N-th, or those that a
+# GoogleTest filter names; with all of them also those of python/, for which tools/torch.sh prepares.
+# Shows what failed, names what skipped and why, and ends with one line:
 # N passed, N failed[, N skipped]. Exits 1 if a test failed or none passed.
 # A test that crashes or hangs counts as failed, and so do those its shard could not run any more.
 set -uo pipefail
@@ -13,7 +14,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --every) every=$2 ;;
     --filter) filter=$2 ;;
-    *) sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,7s/^# //p' "$0" >&2; exit 2 ;;
   esac
   shift 2
 done
@@ -30,7 +31,29 @@ shard() {  # INDEX
     >"$log.out" 2>&1 || status=$?
   awk -v name="shard $1" -v exit_status="$status" -v tally="$log.tally" -f tools/tally.awk "$log.out"
 }
-export -f shard
+# The tests of python/, counted like a shard.
+python_tests() {
+  local log=$logs/python status=0 counts
+  LIBKDA_TORCH=$(realpath "$build/libkda_torch.so") timeout 300 "$build/venv-torch/bin/python3" \
+    -m pytest -q -rs --tb=short -p no:cacheprovider >"$log.log" 2>&1 || status=$?
+  counts=$(tail -n 1 "$log.log" | awk '{
+    for (i = 2; i <= NF; i++) {
+      if ($i ~ /^passed/) p = $(i - 1)
+      if ($i ~ /^(failed|error)/) f += $(i - 1)
+      if ($i ~ /^skipped/) s = $(i - 1)
+    }
+    print p + 0, f + 0, s + 0 }')
+  read -r passed failed skipped <<<"$counts"
+  if [ "$status" -ne 0 ]; then
+    cat "$log.log"
+    [ "$failed" -gt 0 ] || failed=1  # it ended before it could count
+  fi
+  echo "python: $passed passed, $failed failed, $skipped skipped"
+  echo "$passed $failed $skipped" >"$log.tally"
+}
+
+task() { if [ "$1" = python ]; then python_tests; else shard "$1"; fi; }
+export -f shard python_tests task
 export build every filter shards logs
 
 if [ ! -x "$build/kda_tests" ]; then
@@ -38,7 +61,17 @@ if [ ! -x "$build/kda_tests" ]; then
   echo "0 passed, 1 failed"
   exit 1
 fi
-seq 0 $((shards - 1)) | xargs -P "$jobs" -I{} bash -c 'shard {}'
+tasks=()
+if [ "$every" -eq 1 ] && [ "$filter" = '*' ]; then
+  if [ -e "$build/libkda_torch.so" ] && [ -x "$build/venv-torch/bin/python3" ]; then
+    tasks=(python)  # the longest, so it goes first
+  else
+    printf '%s\n' 'python/tests: Skipped' 'no Python with PyTorch (tools/torch.sh)' >"$logs/python.out"
+    echo "0 0 1" >"$logs/python.tally"
+  fi
+fi
+mapfile -t -O "${#tasks[@]}" tasks < <(seq 0 $((shards - 1)))
+printf '%s\n' "${tasks[@]}" | xargs -P "$jobs" -I{} bash -c 'task {}'
 
 read -r passed failed skipped < <(cat "$logs"/*.tally |
   awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }')

@@ -1,0 +1,127 @@
+// The short convolution.
+#include "kda/conv.hpp"
+
+#include <algorithm>
+
+#include "operators.h"
+#include "views.h"
+
+namespace kda::torch_op {
+namespace {
+
+struct Inputs {
+  At x, weight;
+  MaybeAt bias, initial_state, cu_seqlens;
+
+  explicit Inputs(Stack& stack)
+      : x(stack.tensor()),
+        weight(stack.tensor()),
+        bias(stack.maybe()),
+        initial_state(stack.maybe()),
+        cu_seqlens(stack.maybe()) {}
+
+  template <class Args>
+  void fill(Args& args) const {
+    args.x = input("x", x);
+    args.weight = input("weight", weight);
+    args.bias = input("bias", bias);
+    args.initial_state = input("initial_state", initial_state);
+    args.cu_seqlens = input("cu_seqlens", cu_seqlens);
+  }
+
+  At new_states() const {
+    if (initial_state) return empty_as(*initial_state);
+    const std::int64_t N =
+        cu_seqlens ? std::max<std::int64_t>(size_or_0(*cu_seqlens, 0), 1) - 1 : size_or_0(x, 0);
+    const std::int64_t width = std::max<std::int64_t>(size_or_0(weight, 1), 1);
+    return empty({N, size_or_0(x, 2), width - 1}, x.scalar_type());
+  }
+};
+
+void run(StableIValue* stack, uint64_t, uint64_t) {
+  Stack in(stack);
+  const Inputs inputs(in);
+  const std::string activation = in.text();
+  const bool wants_state = in.next<bool>();
+
+  ConvArgs args;
+  args.activation = named<Activation>("activation", activation);
+  inputs.fill(args);
+  const At y = empty_as(inputs.x);
+  At final_state = nothing();
+  args.y = output("y", y);
+  if (wants_state) {
+    final_state = inputs.new_states();
+    args.final_state = output("final_state", final_state);
+  }
+  causal_conv1d(args, context());
+  give(stack, y, final_state);
+}
+
+// The states are those of a pool, and are left there.
+void run_pool(StableIValue* stack, uint64_t, uint64_t) {
+  Stack in(stack);
+  const At pool = in.tensor();
+  const Inputs inputs(in);
+  const MaybeAt slots = in.maybe(), has_initial_state = in.maybe();
+  const std::string activation = in.text();
+
+  ConvArgs args;
+  args.activation = named<Activation>("activation", activation);
+  inputs.fill(args);
+  args.final_state = output("state_pool", pool);
+  args.initial_state = args.final_state;
+  args.slots = input("slots", slots);
+  args.has_initial_state = input("has_initial_state", has_initial_state);
+  const At y = empty_as(inputs.x);
+  args.y = output("y", y);
+  causal_conv1d(args, context());
+  give(stack, y);
+}
+
+void run_backward(StableIValue* stack, uint64_t, uint64_t) {
+  Stack in(stack);
+  const Inputs inputs(in);
+  const At d_y_given = in.tensor();
+  const MaybeAt d_state_given = in.maybe();
+  const std::int64_t wanted = in.next<std::int64_t>();
+  const std::string activation = in.text();
+
+  ConvBackwardArgs args;
+  args.activation = named<Activation>("activation", activation);
+  inputs.fill(args);
+  const At d_y = with_dense_rows(d_y_given);
+  const MaybeAt d_state = with_dense_rows(d_state_given);
+  args.d_y = input("d_y", d_y);
+  args.d_final_state = input("d_final_state", d_state);
+
+  WantedGradients gradient(wanted);
+  const At dx = gradient(inputs.x, "dx", args.dx);
+  const At dweight = gradient(inputs.weight, "dweight", args.dweight);
+  const At dbias = gradient(inputs.bias, "dbias", args.dbias);
+  const At d_initial_state =
+      gradient(inputs.initial_state, "d_initial_state", args.d_initial_state);
+  causal_conv1d_backward(args, context());
+  give(stack, dx, dweight, dbias, d_initial_state);
+}
+
+#define INPUTS "Tensor x, Tensor weight, Tensor? bias, Tensor? initial_state, Tensor? cu_seqlens"
+
+}  // namespace
+
+void define_conv(Library& m) {
+  m.def("causal_conv1d(" INPUTS ", str activation, bool final_state) -> (Tensor, Tensor)");
+  m.def("causal_conv1d_pool(Tensor(a!) state_pool, " INPUTS
+        ", Tensor? slots, Tensor? has_initial_state, str activation) -> Tensor");
+  m.def("causal_conv1d_backward(" INPUTS
+        ", Tensor d_y, Tensor? d_final_state, int wanted, str activation)"
+        " -> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+void implement_conv(Library& m) {
+  m.impl("causal_conv1d", &run);
+  m.impl("causal_conv1d_pool", &run_pool);
+  m.impl("causal_conv1d_backward", &run_backward);
+}
+
+}  // namespace kda::torch_op

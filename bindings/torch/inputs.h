@@ -1,0 +1,56 @@
+// What forward and backward take alike.
+#pragma once
+
+#include <cstdint>
+
+#include "views.h"
+
+namespace kda::torch_op {
+
+#define KDA_TORCH_INPUTS                                                   \
+  "Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor? A_log, " \
+  "Tensor? dt_bias, Tensor? initial_state, Tensor? cu_seqlens"
+
+struct Inputs {
+  At q, k, v;
+  MaybeAt g, beta, A_log, dt_bias, initial_state, cu_seqlens;
+
+  explicit Inputs(Stack& stack)
+      : q(stack.tensor()),
+        k(stack.tensor()),
+        v(stack.tensor()),
+        g(stack.maybe()),
+        beta(stack.maybe()),
+        A_log(stack.maybe()),
+        dt_bias(stack.maybe()),
+        initial_state(stack.maybe()),
+        cu_seqlens(stack.maybe()) {}
+
+  // The views of it, in ForwardArgs or BackwardArgs.
+  template <class Args>
+  void fill(Args& args) const {
+    args.q = input("q", q);
+    args.k = input("k", k);
+    args.v = input("v", v);
+    args.g = input("g", g);
+    args.beta = input("beta", beta);
+    args.A_log = input("A_log", A_log);
+    args.dt_bias = input("dt_bias", dt_bias);
+    args.cu_seqlens = input("cu_seqlens", cu_seqlens);
+  }
+
+  std::int64_t sequences() const {
+    if (!cu_seqlens) return size_or_0(q, 0);
+    const std::int64_t bounds = size_or_0(*cu_seqlens, 0);
+    return bounds > 0 ? bounds - 1 : 0;
+  }
+
+  // A state of each sequence, its memory unwritten.
+  At new_states(StateLayout layout, AtType type) const {
+    const std::int64_t HV = size_or_0(v, 2), K = size_or_0(q, 3), V = size_or_0(v, 3);
+    if (layout == StateLayout::key_first) return empty({sequences(), HV, K, V}, type);
+    return empty({sequences(), HV, V, K}, type);
+  }
+};
+
+}  // namespace kda::torch_op

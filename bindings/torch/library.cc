@@ -1,0 +1,20 @@
+// torch.ops.kda
+#include "operators.h"
+
+STABLE_TORCH_LIBRARY(kda, m) {
+  kda::torch_op::define_forward(m);
+  kda::torch_op::define_backward(m);
+  kda::torch_op::define_streaming(m);
+  kda::torch_op::define_conv(m);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(kda, CPU, m) {
+  kda::torch_op::implement_forward(m);
+  kda::torch_op::implement_backward(m);
+  kda::torch_op::implement_streaming(m);
+  kda::torch_op::implement_conv(m);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(kda, CompositeExplicitAutograd, m) {
+  kda::torch_op::implement_streaming_anywhere(m);
+}

@@ -1,0 +1,23 @@
+// The operators of each file: their schemas, and their kernels for CPU tensors.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+namespace kda::torch_op {
+
+using Library = torch::stable::detail::StableLibrary;
+
+void define_forward(Library& m);
+void implement_forward(Library& m);
+
+void define_backward(Library& m);
+void implement_backward(Library& m);
+
+void define_streaming(Library& m);
+void implement_streaming(Library& m);
+void implement_streaming_anywhere(Library& m);  // what takes no tensor
+
+void define_conv(Library& m);
+void implement_conv(Library& m);
+
+}  // namespace kda::torch_op

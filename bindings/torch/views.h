@@ -1,0 +1,85 @@
+// Tensors of torch as views of kda, and what a boxed operator reads and returns.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kda/args.hpp"
+#include "kda/context.hpp"
+
+namespace kda::torch_op {
+
+using At = torch::stable::Tensor;
+using MaybeAt = std::optional<At>;
+using AtType = torch::headeronly::ScalarType;
+
+// The arguments of a boxed operator, in the order of its schema. All are read before anything can
+// throw: what stays unread on the stack is never freed.
+class Stack {
+ public:
+  explicit Stack(StableIValue* values) : next_(values) {}
+
+  template <class T>
+  T next() {
+    return torch::stable::detail::to<T>(*next_++);
+  }
+  At tensor() { return next<At>(); }
+  MaybeAt maybe() { return next<MaybeAt>(); }
+  std::string text() { return next<std::string>(); }
+
+ private:
+  StableIValue* next_;
+};
+
+// Puts what an operator returns where its arguments were.
+template <class... T>
+void give(StableIValue* values, const T&... results) {
+  ((*values++ = torch::stable::detail::from(results)), ...);
+}
+
+// Views. `name` is the argument's, for errors. A tensor without elements is not an absent one: its
+// data is some address.
+ConstTensor input(const char* name, const At& tensor);
+ConstTensor input(const char* name, const MaybeAt& tensor);
+ConstState input(const char* name, const MaybeAt& tensor, StateLayout layout);
+Tensor output(const char* name, const At& tensor);
+State output(const char* name, const At& tensor, StateLayout layout);
+
+// The size of a dimension that may not be there: then 0, and kda says what is wrong with the rank.
+std::int64_t size_or_0(const At& tensor, int dimension);
+
+// A new dense tensor on the CPU.
+At empty(const std::vector<std::int64_t>& sizes, AtType type);
+At empty_as(const At& tensor);  // dense, whatever the strides
+inline At nothing() { return empty({0}, AtType::Float); }
+
+// Gradients come expanded from sums and means: then a dense copy of them.
+At with_dense_rows(const At& tensor);
+MaybeAt with_dense_rows(const MaybeAt& tensor);
+
+// Gradients like the arguments that they belong to. The n-th bit of `wanted` asks for the n-th; one
+// that is not wanted, or whose argument is absent, has no elements.
+class WantedGradients {
+ public:
+  explicit WantedGradients(std::int64_t wanted) : wanted_(wanted) {}
+  At operator()(const MaybeAt& of, const char* name, Tensor& to);
+
+ private:
+  std::int64_t wanted_;
+};
+
+// torch's own threads, as many as torch.get_num_threads() says.
+CpuContext context();
+
+// The enumerator of that name, or an Error that names the argument.
+template <class Enum>
+Enum named(const char* argument, const std::string& name);
+
+}  // namespace kda::torch_op

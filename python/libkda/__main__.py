@@ -1,0 +1,25 @@
+"""python -m libkda: where the operators come from, and that they work here."""
+
+import torch
+
+import libkda
+from libkda._library import path
+
+
+def main() -> None:
+    q, k, v = (torch.randn(1, 100, 2, 64) for _ in range(3))
+    g, beta = -torch.rand(1, 100, 2, 64), torch.rand(1, 100, 2)
+    whole, _ = libkda.chunk_kda(q, k, v, g, beta, norm="rsqrt")
+    state = libkda.StreamingState(1, 2, 64, 64, precision="fp32", norm="rsqrt")
+    steps = [
+        libkda.decode(state, *(x[:, t : t + 1] for x in (q, k, v, g, beta))) for t in range(100)
+    ]
+    same = torch.equal(torch.cat(steps, 1), whole)
+    print(f"operators: {path}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print("100 tokens in one call and one at a time:", "the same bits" if same else "OTHER BITS")
+    if not same:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Kimi Delta Attention and its family as functions of torch tensors.
+
+Sizes: B batch, T tokens, N sequences, H key heads, HV value heads (a multiple of H), K key
+channels, V value channels. N is B, or len(cu_seqlens) - 1.
+
+=================  ============================================================================
+q, k               [B, T, H, K]
+v                  [B, T, HV, V]
+g                  [B, T, HV, K] (chunk_kda) or [B, T, HV] (chunk_gdn): log decay <= 0, or a raw
+                   gate that A_log and dt_bias belong to
+beta               [B, T, HV]: write strength, or its logit with sigmoid_beta
+A_log              [HV], raw gates only; absent: 0
+dt_bias            [HV, K] (chunk_kda) or [HV] (chunk_gdn), raw gates only; absent: 0
+initial_state      [N, HV, K, V] (key_first) or [N, HV, V, K] (value_first); absent: 0
+cu_seqlens         [N + 1], int32 or int64: where each packed sequence begins; needs B = 1
+=================  ============================================================================
+
+Floating tensors are float64, float32, bfloat16 or float16, each of its own; strides are free but
+for the last one, which is 1. precision "automatic" follows q, k and v: "exact64" where q is
+float64, "mixed" where all three have 16 bits, else "fp32". All results are new and dense: o like v,
+the final state in the dtype of initial_state, else float32 (float64 with "exact64").
+
+All tensors that are given differentiate, once. An inconsistent call is a RuntimeError that reads
+"argument: what it was; accepted: what is", raised before anything runs; an unknown keyword is a
+TypeError. Tensors are on the CPU; torch.set_num_threads() says how many threads work on them.
+
+The mathematics: docs/math.md; every option: include/kda/args.hpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from libkda import _register  # noqa: F401  (fake kernels and gradients)
+from libkda._options import (
+    Activation,
+    Gate,
+    Norm,
+    Options,
+    Precision,
+    Reference,
+    StateLayout,
+)
+
+
+def refuse_other_devices(**tensors: Tensor | None) -> None:
+    """Says why a tensor that is not on the CPU cannot be taken yet."""
+    first = next(iter(tensors.values()))
+    assert first is not None
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.device.type == "cpu":
+            continue
+        if tensor.device.type != "meta" or first.device.type != "meta":
+            raise RuntimeError(
+                f"{name}: on {tensor.device}; accepted: a CPU tensor (these operators have no "
+                "kernels for other devices yet)"
+            )
+
+
+_NAMES = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "cu_seqlens")
+
+
+def _run(
+    operator: Any,
+    options: Options,
+    tensors: tuple[Tensor | None, ...],
+    state_layout: StateLayout,
+    output_final_state: bool,
+) -> tuple[Tensor, Tensor | None]:
+    refuse_other_devices(**dict(zip(_NAMES, tensors, strict=True)))
+    o, state = operator(*tensors, *options, state_layout, output_final_state)
+    return o, state if output_final_state else None
+
+
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    gate: Gate = "log",
+    lower_bound: float | None = None,
+    norm: Norm = "none",
+    sigmoid_beta: bool = False,
+    neg_eigval: bool = False,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_layout: StateLayout = "key_first",
+    cu_seqlens: Tensor | None = None,
+    precision: Precision = "automatic",
+    bf16_state: bool = False,
+    chunk: int = 32,
+    key_window: int | None = None,
+    reference: Reference = "shifted",
+) -> tuple[Tensor, Tensor | None]:
+    """Kimi Delta Attention: a decay per token, value head and key channel.
+
+    Args:
+        gate: what g holds: "log" the log decay itself; "softplus" x for
+            -exp(A_log) softplus(x + dt_bias); "bounded" x for
+            lower_bound sigmoid(exp(A_log) (x + dt_bias)), which needs lower_bound < 0.
+        norm: of q and k over K: "none", "rsqrt" x rsqrt(sum x^2 + 1e-6), or "normalize"
+            x / max(|x|, 1e-6).
+        sigmoid_beta: beta holds logits. neg_eigval: twice their sigmoid.
+        scale: of the output; absent: K ** -0.5.
+        bf16_state: the state is rounded to bfloat16 at every chunk boundary.
+        chunk: tokens, 16, 32 or 64 (also 1, 2, 4, 8). key_window, reference: docs/math.md.
+
+    Returns:
+        o [B, T, HV, V], and the final state if output_final_state, else None.
+
+    The bits of a token's output do not hang on later tokens, batch slot, neighbours or threads,
+    and decode() gives the same.
+    """
+    options = Options(
+        "kda",
+        gate,
+        norm,
+        sigmoid_beta,
+        neg_eigval,
+        lower_bound,
+        scale,
+        precision,
+        bf16_state,
+        chunk,
+        key_window,
+        reference,
+    )
+    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
+    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+
+
+def recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    gate: Gate = "log",
+    lower_bound: float | None = None,
+    norm: Norm = "none",
+    sigmoid_beta: bool = False,
+    neg_eigval: bool = False,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_layout: StateLayout = "key_first",
+    cu_seqlens: Tensor | None = None,
+    precision: Precision = "automatic",
+    bf16_state: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """chunk_kda token by token on plain states, for states that others made and for comparison.
+
+    Its bits are not those of chunk_kda; "mixed" runs as "fp32". With bf16_state the state is
+    rounded at every token. Gradients are those of chunk_kda.
+    """
+    options = Options(
+        "kda",
+        gate,
+        norm,
+        sigmoid_beta,
+        neg_eigval,
+        lower_bound,
+        scale,
+        precision,
+        bf16_state,
+    )
+    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
+    return _run(torch.ops.kda.recurrent, options, tensors, state_layout, output_final_state)
+
+
+def chunk_gdn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    gate: Gate = "log",
+    lower_bound: float | None = None,
+    norm: Norm = "none",
+    sigmoid_beta: bool = False,
+    neg_eigval: bool = False,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_layout: StateLayout = "key_first",
+    cu_seqlens: Tensor | None = None,
+    precision: Precision = "automatic",
+    bf16_state: bool = False,
+    chunk: int = 32,
+    key_window: int | None = None,
+    reference: Reference = "shifted",
+) -> tuple[Tensor, Tensor | None]:
+    """Gated DeltaNet: a decay per token and value head, so g is [B, T, HV] and dt_bias [HV].
+
+    Everything else is as in chunk_kda.
+    """
+    options = Options(
+        "gdn",
+        gate,
+        norm,
+        sigmoid_beta,
+        neg_eigval,
+        lower_bound,
+        scale,
+        precision,
+        bf16_state,
+        chunk,
+        key_window,
+        reference,
+    )
+    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
+    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+
+
+def chunk_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    *,
+    norm: Norm = "none",
+    sigmoid_beta: bool = False,
+    neg_eigval: bool = False,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_layout: StateLayout = "key_first",
+    cu_seqlens: Tensor | None = None,
+    precision: Precision = "automatic",
+    bf16_state: bool = False,
+    chunk: int = 32,
+) -> tuple[Tensor, Tensor | None]:
+    """DeltaNet: chunk_kda without decay."""
+    options = Options(
+        "delta",
+        norm=norm,
+        sigmoid_beta=sigmoid_beta,
+        neg_eigval=neg_eigval,
+        scale=scale,
+        precision=precision,
+        bf16_state=bf16_state,
+        chunk=chunk,
+    )
+    tensors = (q, k, v, None, beta, None, None, initial_state, cu_seqlens)
+    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    norm: Norm = "none",
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_layout: StateLayout = "key_first",
+    cu_seqlens: Tensor | None = None,
+    precision: Precision = "automatic",
+    bf16_state: bool = False,
+    chunk: int = 32,
+) -> tuple[Tensor, Tensor | None]:
+    """Linear attention: no decay and no correction, S_t = S_{t-1} + k_t v_t^T."""
+    options = Options(
+        "linear",
+        norm=norm,
+        scale=scale,
+        precision=precision,
+        bf16_state=bf16_state,
+        chunk=chunk,
+    )
+    tensors = (q, k, v, None, None, None, None, initial_state, cu_seqlens)
+    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: Activation = "silu",
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The depthwise causal convolution before q, k and v.
+
+    y_t = activation(bias + sum_j weight[:, j] x_{t - W + 1 + j}); docs/convolution.md.
+
+    Args:
+        x: [B, T, C]. weight: [C, W], W from 2 to 8; weight[:, W - 1] meets the token itself.
+        bias: [C]. activation: "silu" or "none".
+        initial_state: [N, C, W - 1], the inputs before the first, the oldest first, in a dtype
+            that holds x exactly; absent: 0.
+        cu_seqlens: [N + 1], int32 or int64; needs B = 1.
+
+    Returns:
+        y like x, and the final state if output_final_state, else None. A call that goes on from
+        it gives the bits of one uncut call. Everything that is given differentiates, once.
+    """
+    refuse_other_devices(
+        x=x, weight=weight, bias=bias, initial_state=initial_state, cu_seqlens=cu_seqlens
+    )
+    y, state = torch.ops.kda.causal_conv1d(
+        x, weight, bias, initial_state, cu_seqlens, activation, output_final_state
+    )
+    return y, state if output_final_state else None

@@ -1,0 +1,188 @@
+"""What torch has to know of the operators: shapes (fake kernels), gradients, vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from libkda import _library  # noqa: F401  (registers the operators)
+
+# Where a schema's arguments end that forward and backward share (inputs.h).
+_TENSORS = 9
+_OPTIONS = 12
+
+
+def _sequences(batch: Tensor, cu_seqlens: Tensor | None) -> Any:
+    return batch.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+
+
+def _state_shape(n: Any, q: Tensor, v: Tensor, layout: str) -> list[Any]:
+    _, _, heads, values = v.shape
+    keys = q.shape[3]
+    return [n, heads, keys, values] if layout == "key_first" else [n, heads, values, keys]
+
+
+def _nothing(like: Tensor) -> Tensor:
+    return like.new_empty([0], dtype=torch.float32)
+
+
+def _dense(like: Tensor) -> Tensor:
+    return like.new_empty(like.shape)
+
+
+def _wanted(gradients: Sequence[bool]) -> int:
+    return sum(1 << i for i, needed in enumerate(gradients) if needed)
+
+
+def _fake_forward(*args: Any) -> tuple[Tensor, Tensor]:
+    q, _, v, _, _, _, _, initial_state, cu_seqlens = args[:_TENSORS]
+    layout, wants_state = args[_TENSORS + _OPTIONS :]
+    precision = args[_TENSORS + 7]
+    if not wants_state:
+        return _dense(v), _nothing(v)
+    exact = precision == "exact64" or (precision == "automatic" and q.dtype == torch.float64)
+    dtype = torch.float64 if exact else torch.float32
+    if initial_state is not None:
+        dtype = initial_state.dtype
+    shape = _state_shape(_sequences(q, cu_seqlens), q, v, layout)
+    return _dense(v), v.new_empty(shape, dtype=dtype)
+
+
+def _fake_gradients(of: Sequence[Tensor | None], wanted: int) -> tuple[Tensor, ...]:
+    anything = of[0]
+    assert anything is not None
+    return tuple(
+        _dense(x) if x is not None and wanted >> i & 1 else _nothing(anything)
+        for i, x in enumerate(of)
+    )
+
+
+def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
+    return _fake_gradients(args[: _TENSORS - 1], args[_TENSORS + 2])
+
+
+def _fake_pool(state_pool: Tensor, *args: Any) -> Tensor:
+    return _dense(args[2])
+
+
+def _fake_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    activation: str,
+    final_state: bool,
+) -> tuple[Tensor, Tensor]:
+    if not final_state:
+        return _dense(x), _nothing(x)
+    if initial_state is not None:
+        return _dense(x), _dense(initial_state)
+    return _dense(x), x.new_empty([_sequences(x, cu_seqlens), x.shape[2], weight.shape[1] - 1])
+
+
+def _fake_conv_pool(state_pool: Tensor, x: Tensor, *args: Any) -> Tensor:
+    return _dense(x)
+
+
+def _fake_conv_backward(*args: Any) -> tuple[Tensor, ...]:
+    return _fake_gradients(args[:4], args[7])
+
+
+def _fake_plain(states: Tensor, slots: Tensor | None, state_layout: str) -> Tensor:
+    raise NotImplementedError("the shape of streaming states is not known while tracing")
+
+
+def _gradient(tensor: Tensor) -> Tensor | None:
+    return tensor if tensor.dim() != 1 or tensor.numel() else None
+
+
+def _differentiate(name: str, backward: Callable[..., tuple[Tensor, ...]], tensors: int) -> None:
+    """Gradients of kda::`name`, whose first arguments are `tensors` tensors that differentiate and
+    cu_seqlens, by the operator `backward`."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[: tensors + 1])
+        ctx.rest = inputs[tensors + 1 : -1]  # all but whether the state was asked for
+        ctx.has_state = inputs[-1]
+        ctx.set_materialize_grads(False)
+
+    def run(ctx: Any, d_output: Tensor | None, d_state: Tensor | None) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors
+        count = tensors + 1 + len(ctx.rest) + 1
+        if d_output is None and d_state is None:
+            return (None,) * count
+        if d_output is None:
+            like = saved[2] if name != "causal_conv1d" else saved[0]
+            d_output = like.new_zeros(like.shape)
+        needed = [bool(n) for n in ctx.needs_input_grad[:tensors]]
+        gradients = backward(
+            *saved,
+            d_output,
+            d_state if ctx.has_state else None,
+            _wanted(needed),
+            *ctx.rest,
+        )
+        given = [g if n else None for g, n in zip(gradients, needed, strict=True)]
+        return (*given, *(None,) * (count - tensors))
+
+    torch.library.register_autograd(f"kda::{name}", run, setup_context=setup)
+
+
+def _refuse(name: str, why: str) -> None:
+    """An operator that has no gradient says why."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    def run(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(f"kda::{name}: {why}")
+
+    torch.library.register_autograd(f"kda::{name}", run, setup_context=setup)
+
+
+def _refuse_vmap(name: str) -> None:
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        raise RuntimeError(
+            f"kda::{name}: vmap is not supported; accepted: the batch dimension B of the inputs"
+        )
+
+    torch.library.register_vmap(f"kda::{name}", vmap)
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "forward": _fake_forward,
+    "recurrent": _fake_forward,
+    "backward": _fake_backward,
+    "pool": _fake_pool,
+    "decode": _fake_pool,
+    "causal_conv1d": _fake_conv,
+    "causal_conv1d_pool": _fake_conv_pool,
+    "causal_conv1d_backward": _fake_conv_backward,
+    "states_commit": lambda *args: None,
+    "states_clear": lambda *args: None,
+    "states_copy": lambda *args: None,
+    "states_load": lambda *args: None,
+}
+
+_TWICE = (
+    "gradients of gradients are not supported; accepted: one backward pass (no create_graph=True)"
+)
+
+
+def _register() -> None:
+    for name, fake in _FAKES.items():
+        torch.library.register_fake(f"kda::{name}", fake)
+        _refuse_vmap(name)
+    ops = torch.ops.kda
+    _differentiate("forward", ops.backward, 8)
+    _differentiate("recurrent", ops.backward, 8)
+    _differentiate("causal_conv1d", ops.causal_conv1d_backward, 4)
+    _refuse("backward", _TWICE)
+    _refuse("causal_conv1d_backward", _TWICE)
+
+
+_register()
