@@ -3,11 +3,12 @@
 // recurrent step: S in and out and its 1,282 B a head) at the copy bandwidth measured in the same
 // run.
 //
-//   cuda_decode
+//   cuda_decode [B ...]
 
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cuda_timing.h"
 #include "kda/cuda.hpp"
@@ -79,7 +80,7 @@ double streaming_us(std::int64_t B, const CudaContext& context) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   CudaContext context;
@@ -89,6 +90,9 @@ int main() {
               "B", "floor", "value first", "x floor", "key first", "x floor", "best peer",
               "streaming", "x floor", "goal");
   for (const Goal& goal : kGoals) {
+    bool wanted = argc == 1;
+    for (int i = 1; i < argc; ++i) wanted |= std::atoi(argv[i]) == goal.B;
+    if (!wanted) continue;
     const double floor = static_cast<double>(goal.B * kHeads) * (131072 + 1282) / bandwidth * 1e-6;
     const double value_first = recurrent_us(goal.B, StateLayout::value_first, context);
     const double key_first = recurrent_us(goal.B, StateLayout::key_first, context);

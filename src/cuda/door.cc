@@ -138,17 +138,12 @@ Element element(DType t) {
   }
 }
 
-namespace {
-
-// Every row starts at a multiple of `elements`.
 bool has_whole(const ConstTensor& t, std::int64_t elements) {
   const auto bytes = static_cast<std::uintptr_t>(elements) * size_of(t.dtype);
   bool whole = reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0;
-  for (int i = 0; i < 3; ++i) whole &= t.shape[i] <= 1 || t.stride[i] % elements == 0;
+  for (int i = 0; i + 1 < t.rank; ++i) whole &= t.shape[i] <= 1 || t.stride[i] % elements == 0;
   return whole;
 }
-
-}  // namespace
 
 bool has_vectors(const ConstTensor& t) {
   return has_whole(t, static_cast<std::int64_t>(16 / size_of(t.dtype)));

@@ -38,6 +38,8 @@ void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const 
 void check_device_workspace(const ForwardArgs& args, std::size_t bytes);
 
 Element element(DType t);
+// Every row starts at a multiple of so many elements; has_vectors: of 16 bytes.
+bool has_whole(const ConstTensor& t, std::int64_t elements);
 bool has_vectors(const ConstTensor& t);
 View view(const ConstTensor& t);
 StateView state_view(const ConstTensor& t, StateLayout layout);
@@ -77,6 +79,7 @@ void fill_common(const ForwardArgs& args, const CudaContext& context, const Plan
   p.dt_bias = args.dt_bias.data;
   p.dt_bias_element = element(args.dt_bias.dtype);
   p.bias_head = args.dt_bias.stride[0];
+  p.dt_bias_vectors = has_whole(args.dt_bias, 4);
   p.initial = state_view(args.initial_state.tensor, args.initial_state.layout);
   p.final = state_view(as_const(args.final_state.tensor), args.final_state.layout);
   p.cu_seqlens = args.cu_seqlens.data;

@@ -30,8 +30,9 @@ int launch_forward(const ForwardParams& params, const Grid& grid, bool general, 
 // Recurrent decode, in the order that suits states of this layout. Returns a cudaError_t.
 int launch_recurrent(const ForwardParams& params, bool value_first, void* stream);
 
-// Tokens into streaming states; plain states out of them. Return a cudaError_t.
-int launch_append(const stream::Params& params, void* on);
+// Tokens into streaming states, single_tokens: at most one a sequence, in Phase::whole; plain
+// states out of them. Return a cudaError_t.
+int launch_append(const stream::Params& params, bool single_tokens, void* on);
 int launch_plain(const stream::Params& params, void* on);
 
 // Puts a copy of the list to device memory on the stream; it travels in launch parameters, so the

@@ -45,6 +45,7 @@ struct ForwardParams {
   const void* dt_bias;     // [HV, K], rows bias_head apart, or null
   std::int64_t bias_head;  // stride
   Element A_log_element, dt_bias_element;
+  bool dt_bias_vectors;  // rows start at multiples of four elements
   StateView initial, final;
   const void* cu_seqlens;  // [N + 1] in device memory, or null
   const void* slots;       // [N] in device memory, or null: sequence n has slot n

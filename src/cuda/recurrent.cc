@@ -1,5 +1,6 @@
 // Decode on plain states: checks, then one launch.
 #include <cstdint>
+#include <string>
 
 #include "cuda/door.h"
 #include "cuda/launch.h"
@@ -16,7 +17,8 @@ Plan plan_for(const ForwardArgs& args, const CudaContext& context) {
   cuda::want(plan.precision != Precision::exact64, "precision", "exact64", "fp32, mixed");
   plan.precision = Precision::fp32;  // it multiplies no 16-bit operands
   cuda::check_common(args, plan, {DType::bf16, DType::f32}, "bf16, f32");
-  cuda::want(plan.N * plan.HV <= INT32_MAX / 4, "v", "N HV beyond 2^29", "less");
+  cuda::want(plan.N <= INT32_MAX / 4, "v", "N beyond 2^29", "less");
+  cuda::want(plan.HV <= 65535, "v", "HV = " + std::to_string(plan.HV), "at most 65535");
   return plan;
 }
 

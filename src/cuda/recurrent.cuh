@@ -18,18 +18,47 @@ namespace kda::cuda {
 inline constexpr int kSliceValues = 32;
 inline constexpr int kRecurrentThreads = 128;
 
+// Four neighbours as they stand in memory: nothing waits for them before they are looked at.
+struct Four {
+  std::uint32_t word[4];  // bf16: pairs, in the first two
+
+  __device__ __forceinline__ void fetch(const void* data, Element element, std::int64_t at,
+                                        bool vectors) {
+    if (element == Element::f32) {
+      const auto* from = static_cast<const std::uint32_t*>(data) + at;
+      if (vectors) {
+        const uint4 x = *reinterpret_cast<const uint4*>(from);
+        word[0] = x.x, word[1] = x.y, word[2] = x.z, word[3] = x.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) word[i] = from[i];
+      }
+    } else {
+      const auto* from = static_cast<const std::uint16_t*>(data) + at;
+      if (vectors) {
+        const uint2 x = *reinterpret_cast<const uint2*>(from);
+        word[0] = x.x, word[1] = x.y;
+      } else {
+        word[0] = from[0] | static_cast<std::uint32_t>(from[1]) << 16;
+        word[1] = from[2] | static_cast<std::uint32_t>(from[3]) << 16;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void read(Element element, float (&x)[4]) const {
+    const bool wide = element == Element::f32;
+    x[0] = wide ? __uint_as_float(word[0]) : low_bf16(word[0]);
+    x[1] = wide ? __uint_as_float(word[1]) : high_bf16(word[0]);
+    x[2] = wide ? __uint_as_float(word[2]) : low_bf16(word[1]);
+    x[3] = wide ? __uint_as_float(word[3]) : high_bf16(word[1]);
+  }
+};
+
 __device__ __forceinline__ void load_four(const void* data, Element element, std::int64_t at,
                                           bool vectors, float (&x)[4]) {
-  if (vectors && element == Element::f32) {
-    const float4 y = *reinterpret_cast<const float4*>(static_cast<const float*>(data) + at);
-    x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
-  } else if (vectors) {
-    const uint2 y = *reinterpret_cast<const uint2*>(static_cast<const std::uint16_t*>(data) + at);
-    x[0] = low_bf16(y.x), x[1] = high_bf16(y.x), x[2] = low_bf16(y.y), x[3] = high_bf16(y.y);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = sm90::load_scalar(data, element, at + i);
-  }
+  Four four;
+  four.fetch(data, element, at, vectors);
+  four.read(element, x);
 }
 
 __device__ __forceinline__ void store_four(void* data, Element element, std::int64_t at,
@@ -173,11 +202,17 @@ __device__ __forceinline__ void sum_eight(float (&x)[8], int lane) {
   }
 }
 
-// What one token brings to a thread, as it is read: its key channels and values.
+// What one token brings to a thread: its key channels and values.
+template <class Map>
+struct Fetched {
+  Four k[Map::kKeys], q[Map::kKeys], gate[Map::kKeys];
+  Four v[Map::kValues / 4];
+  std::uint32_t beta;
+};
+
 template <class Map>
 struct Token {
-  float k[Map::kKeys][4], q[Map::kKeys][4], gate[Map::kKeys][4];
-  float row_k[4], row_q[4];  // four channels a lane, for the norms
+  float k[Map::kKeys][4], q[Map::kKeys][4], decay[Map::kKeys][4];
   float v[Map::kValues];
   float beta;
 };
@@ -188,28 +223,30 @@ __device__ __forceinline__ float row_factor(NormKind norm, float squares) {
   return norm == NormKind::rsqrt ? rsqrt_fast(squares + 1e-6f) : rsqrt_fast(fmaxf(squares, 1e-12f));
 }
 
-// One head's slice of one sequence. part: shared memory, [2][4 warps][32 values].
+// One head's slice of one sequence. part: shared memory, [2][4 warps][32 values], then
+// [4 warps][2].
 template <class Map>
 class RecurrentHead {
  public:
   __device__ __forceinline__ RecurrentHead(const ForwardParams& p, int h, int value0, float* part)
       : p_(p),
         h_(h),
+        key_head_(p.group == 1 ? h : h / p.group),
         value0_(value0),
         part_(part),
         map_{static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)} {
-    if (p.dt_bias) {
+    if (p.A_log) rate_ = bits_at(p.A_log, p.A_log_element, h);
+    if (!p.dt_bias) return;
 #pragma unroll
-      for (int f = 0; f < Map::kKeys; ++f) {
-        load_four(p.dt_bias, p.dt_bias_element, h * p.bias_head + map_.first_key() + f * 4, false,
-                  bias_[f]);
-      }
+    for (int f = 0; f < Map::kKeys; ++f) {
+      bias_[f].fetch(p.dt_bias, p.dt_bias_element, h * p.bias_head + map_.first_key() + f * 4,
+                     p.dt_bias_vectors);
     }
   }
 
   // All that the first token needs is asked for before S, which takes longest.
   __device__ __forceinline__ void run(const Stretch& stretch, int slot, bool from_zero) {
-    Token<Map> x;
+    Fetched<Map> x;
     if (stretch.length > 0) fetch(stretch, 0, x);
     if (p_.initial.data && !from_zero) {
       load_slice(p_.initial, slot, h_, value0_, map_, s_);
@@ -220,7 +257,7 @@ class RecurrentHead {
         for (float& y : four) y = 0.f;
       }
     }
-    form_.set(p_, h_);
+    form_.set(p_, p_.A_log_element == Element::f32 ? __uint_as_float(rate_) : low_bf16(rate_));
     for (int t = 0; t < stretch.length; ++t) {
       if (t > 0) fetch(stretch, t, x);
       step(x, stretch.batch, stretch.first + t);
@@ -234,59 +271,84 @@ class RecurrentHead {
     return batch * x.batch + token * x.token + head * x.head;
   }
 
-  __device__ __forceinline__ static void load_row(const View& x, std::int64_t at, float (&y)[4]) {
-    load_four(x.data, x.element, at, x.vectors, y);
+  __device__ __forceinline__ static void fetch_row(const View& x, std::int64_t at, Four& y) {
+    y.fetch(x.data, x.element, at, x.vectors);
   }
 
-  __device__ __forceinline__ void fetch(const Stretch& stretch, int t, Token<Map>& x) const {
+  __device__ __forceinline__ static std::uint32_t bits_at(const void* p, Element element,
+                                                          std::int64_t i) {
+    return element == Element::f32 ? static_cast<const std::uint32_t*>(p)[i]
+                                   : static_cast<const std::uint16_t*>(p)[i];
+  }
+
+  __device__ __forceinline__ void fetch(const Stretch& stretch, int t, Fetched<Map>& x) const {
     const int batch = stretch.batch, token = stretch.first + t;
-    const std::int64_t k = row(p_.k, batch, token, h_ / p_.group);
-    const std::int64_t q = row(p_.q, batch, token, h_ / p_.group);
+    const std::int64_t k = row(p_.k, batch, token, key_head_);
+    const std::int64_t q = row(p_.q, batch, token, key_head_);
     const std::int64_t g = row(p_.g, batch, token, h_) + map_.first_key();
     const std::int64_t v = row(p_.v, batch, token, h_) + value0_ + map_.value(0);
 #pragma unroll
     for (int f = 0; f < Map::kKeys; ++f) {
-      load_row(p_.k, k + map_.first_key() + f * 4, x.k[f]);
-      load_row(p_.q, q + map_.first_key() + f * 4, x.q[f]);
-      load_row(p_.g, g + f * 4, x.gate[f]);
-    }
-    if constexpr (!Map::kValueFirst) {
-      load_row(p_.k, k + map_.lane * 4, x.row_k);
-      load_row(p_.q, q + map_.lane * 4, x.row_q);
+      fetch_row(p_.k, k + map_.first_key() + f * 4, x.k[f]);
+      fetch_row(p_.q, q + map_.first_key() + f * 4, x.q[f]);
+      fetch_row(p_.g, g + f * 4, x.gate[f]);
     }
 #pragma unroll
-    for (int i = 0; i < Map::kValues; i += 4) {
-      load_row(p_.v, v + i, reinterpret_cast<float(&)[4]>(x.v[i]));
-    }
-    x.beta = sm90::load_scalar(p_.beta.data, p_.beta.element, row(p_.beta, batch, token, h_));
+    for (int i = 0; i < Map::kValues; i += 4) fetch_row(p_.v, v + i, x.v[i / 4]);
+    x.beta = bits_at(p_.beta.data, p_.beta.element, row(p_.beta, batch, token, h_));
   }
 
-  // The sum of squares of a row of 128, four a lane: the tree of the file's head.
-  __device__ __forceinline__ static float squares(const float (&four)[4]) {
-    float sum[1] = {dot_four(four, four)};
-    sum_lanes(sum, 1, 32);
-    return sum[0];
+  // The sums of squares of k and q: the tree of the file's head.
+  __device__ __forceinline__ float2 squares(const Token<Map>& x) const {
+    float sum[2] = {dot_four(x.k[0], x.k[0]), dot_four(x.q[0], x.q[0])};
+    if constexpr (Map::kValueFirst) {
+      sum_lanes(sum, 1, 32);
+      return {sum[0], sum[1]};
+    } else {
+      sum[0] += dot_four(x.k[1], x.k[1]);
+      sum[1] += dot_four(x.q[1], x.q[1]);
+      sum_lanes(sum, 8, 32);
+      float2* const part = reinterpret_cast<float2*>(part_ + 256);
+      if (map_.lane == 0) part[map_.warp] = float2{sum[0], sum[1]};
+      __syncthreads();
+      return {(part[0].x + part[1].x) + (part[2].x + part[3].x),
+              (part[0].y + part[1].y) + (part[2].y + part[3].y)};
+    }
   }
 
   // Norms, gates and beta.
-  __device__ __forceinline__ void prepare(Token<Map>& x) const {
+  __device__ __forceinline__ void prepare(const Fetched<Map>& x, Token<Map>& y) const {
     float factor_k = 1.f, factor_q = p_.scale;
+#pragma unroll
+    for (int f = 0; f < Map::kKeys; ++f) {
+      x.k[f].read(p_.k.element, y.k[f]);
+      x.q[f].read(p_.q.element, y.q[f]);
+    }
     if (p_.norm != NormKind::none) {
-      factor_k = row_factor(p_.norm, squares(Map::kValueFirst ? x.k[0] : x.row_k));
-      factor_q *= row_factor(p_.norm, squares(Map::kValueFirst ? x.q[0] : x.row_q));
+      const float2 sums = squares(y);
+      factor_k = row_factor(p_.norm, sums.x);
+      factor_q *= row_factor(p_.norm, sums.y);
     }
 #pragma unroll
     for (int f = 0; f < Map::kKeys; ++f) {
+      float bias[4] = {};
+      x.gate[f].read(p_.g.element, y.decay[f]);
+      if (p_.dt_bias) bias_[f].read(p_.dt_bias_element, bias);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x.k[f][i] *= factor_k;
-        x.q[f][i] *= factor_q;
-        const float bits = form_.bits(p_, x.gate[f][i], form_.factor * bias_[f][i]);
-        x.gate[f][i] = exp2_fast(sm90::GateForm::clamp(bits));
+        y.k[f][i] *= factor_k;
+        y.q[f][i] *= factor_q;
+        const float bits = form_.bits(p_, y.decay[f][i], form_.factor * bias[i]);
+        y.decay[f][i] = exp2_fast(sm90::GateForm::clamp(bits));
       }
     }
-    if (p_.sigmoid_beta) x.beta = sigmoid(x.beta);
-    x.beta *= p_.beta_factor;
+#pragma unroll
+    for (int i = 0; i < Map::kValues; i += 4) {
+      x.v[i / 4].read(p_.v.element, reinterpret_cast<float(&)[4]>(y.v[i]));
+    }
+    y.beta = p_.beta.element == Element::f32 ? __uint_as_float(x.beta) : low_bf16(x.beta);
+    if (p_.sigmoid_beta) y.beta = sigmoid(y.beta);
+    y.beta *= p_.beta_factor;
   }
 
   // Sums over the key channels of S x, for the thread's values.
@@ -328,12 +390,13 @@ class RecurrentHead {
     return Map::kValueFirst ? x[0][i] : x[e / 4 % Map::kKeys][e % 4];
   }
 
-  __device__ __forceinline__ void step(Token<Map>& x, int batch, int token) {
-    prepare(x);
+  __device__ __forceinline__ void step(const Fetched<Map>& fetched, int batch, int token) {
+    Token<Map> x;
+    prepare(fetched, x);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {  // (1)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s_[e][i] *= at(x.gate, e, i);
+      for (int i = 0; i < 4; ++i) s_[e][i] *= at(x.decay, e, i);
     }
     float z[Map::kValues], o[Map::kValues];
     read(x.k, z, 0);  // (2)
@@ -366,22 +429,23 @@ class RecurrentHead {
   }
 
   const ForwardParams& p_;
-  const int h_, value0_;
+  const int h_, key_head_, value0_;
   float* const part_;
   const Map map_;
   sm90::GateForm form_;
-  float bias_[Map::kKeys][4] = {};
+  std::uint32_t rate_ = 0;
+  Four bias_[Map::kKeys] = {};
   float s_[8][4];
 };
 
 template <class Map>
 __global__ void __launch_bounds__(kRecurrentThreads, 6)
     recurrent_kernel(const __grid_constant__ ForwardParams p) {
-  __shared__ float part[2 * 4 * kSliceValues];
+  __shared__ __align__(16) float part[2 * 4 * kSliceValues + 8];
   zero_rest(p);
   report(p);
   constexpr int kSlices = kHead / kSliceValues;
-  const int head = static_cast<int>(blockIdx.x) / kSlices, n = head / p.HV, h = head - n * p.HV;
+  const int n = static_cast<int>(blockIdx.x) / kSlices, h = static_cast<int>(blockIdx.y);
   if (n >= p.N) return;
   const int value0 = static_cast<int>(blockIdx.x) % kSlices * kSliceValues;
   const Stretch stretch(p, n);

@@ -57,7 +57,8 @@ __device__ __forceinline__ void store_zero(const View& to, std::int64_t at) {
 template <class Params>
 __device__ __forceinline__ void zero_rows(const Params& p, int batch, int first, int count) {
   const std::int64_t rows = static_cast<std::int64_t>(count) * p.HV;
-  for (std::int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+  const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
+  for (std::int64_t r = blockIdx.x + std::int64_t{gridDim.x} * blockIdx.y; r < rows; r += blocks) {
     const std::int64_t row =
         batch * p.o.batch + (first + r / p.HV) * p.o.token + (r % p.HV) * p.o.head;
     for (int c = threadIdx.x; c < kHead; c += blockDim.x) store_zero(p.o, row + c);
@@ -83,7 +84,7 @@ __device__ __forceinline__ void zero_padding(const Params& p) {
 // Offsets and slots that make no sense set bits of the status word.
 template <class Params>
 __device__ __forceinline__ void report(const Params& p) {
-  if (!p.status || blockIdx.x != 0) return;
+  if (!p.status || blockIdx.x + blockIdx.y != 0) return;
   std::uint32_t bits = 0;
   if (p.cu_seqlens) {
     const auto raw = [&](int n) { return read_index(p.cu_seqlens, p.cu_element, n); };

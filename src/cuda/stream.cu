@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda/launch.h"
 #include "cuda/stream/kernel.cuh"
 
@@ -5,28 +7,34 @@ namespace kda::cuda {
 
 namespace {
 
-int launch(const void* kernel, const stream::Params& params, void* on) {
+int launch(const void* kernel, int shared_bytes, const stream::Params& params, void* on) {
   // Rows of no sequence are zeroed by whatever blocks there are.
-  const unsigned heads = static_cast<unsigned>(params.call.N) * params.call.HV;
-  const unsigned blocks = heads > 0 || !params.call.cu_seqlens ? heads : 1;
-  if (blocks == 0) return cudaSuccess;
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, stream::Shared::kBytes);
+  const auto N = static_cast<unsigned>(params.call.N), HV = static_cast<unsigned>(params.call.HV);
+  if (N == 0 && !params.call.cu_seqlens) return cudaSuccess;
+  const dim3 blocks(std::max(N, 1u), HV);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
   stream::Params copy = params;
   void* arguments[] = {&copy};
-  return cudaLaunchKernel(kernel, dim3(blocks), dim3(stream::kStreamThreads), arguments,
-                          stream::Shared::kBytes, static_cast<cudaStream_t>(on));
+  return cudaLaunchKernel(kernel, blocks, dim3(stream::kStreamThreads), arguments, shared_bytes,
+                          static_cast<cudaStream_t>(on));
 }
 
 }  // namespace
 
-int launch_append(const stream::Params& params, void* on) {
-  return launch(reinterpret_cast<const void*>(stream::append_kernel), params, on);
+int launch_append(const stream::Params& params, bool single_tokens, void* on) {
+  if (single_tokens) {
+    return launch(reinterpret_cast<const void*>(stream::append_kernel<1>),
+                  stream::Shared<1>::kBytes, params, on);
+  }
+  return launch(reinterpret_cast<const void*>(stream::append_kernel<stream::kPass>),
+                stream::Shared<stream::kPass>::kBytes, params, on);
 }
 
 int launch_plain(const stream::Params& params, void* on) {
-  return launch(reinterpret_cast<const void*>(stream::plain_kernel), params, on);
+  return launch(reinterpret_cast<const void*>(stream::plain_kernel),
+                stream::Shared<stream::kPass>::kBytes, params, on);
 }
 
 }  // namespace kda::cuda

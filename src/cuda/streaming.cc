@@ -28,6 +28,7 @@ Plan plan_of_states(const CudaStreamingStates& s) {
   least("states.HV", s.HV, 1);
   least("states.slots", s.slots, 0);
   least("states.max_draft", s.max_draft, 0);
+  want(s.HV <= 65535, "states.HV", std::to_string(s.HV), "at most 65535");
   Plan plan = make_state_plan(s.options);
   plan.HV = s.HV;
   plan.K = plan.V = kHead;
@@ -136,11 +137,11 @@ int launch(const Streaming& s, const CudaContext& context) {
   p.scratch = memory;
   if (s.draft || s.whole) {
     p.phase = s.draft ? Phase::draft : Phase::whole;
-    return launch_append(p, context.stream);
+    return launch_append(p, s.whole && s.most <= 1, context.stream);
   }
   p.call.begins = reinterpret_cast<int*>(memory + s.begins);
   p.phase = Phase::to_boundary;
-  int error = launch_append(p, context.stream);
+  int error = launch_append(p, false, context.stream);
   if (error != 0) return error;
   ForwardParams chunks = p.call;
   chunks.initial = {p.states + Layout::kState,
@@ -155,7 +156,7 @@ int launch(const Streaming& s, const CudaContext& context) {
   error = launch_forward(chunks, s.job.grid, s.job.general, context.stream);
   if (error != 0) return error;
   p.phase = Phase::rest;
-  return launch_append(p, context.stream);
+  return launch_append(p, false, context.stream);
 }
 
 // A call on states alone.
@@ -212,7 +213,7 @@ void commit(const CudaStreamingStates& states, const ConstTensor& slots, const C
   p.counts_element = cuda::element(counts.dtype);
   p.phase = cuda::stream::Phase::commit;
   const cuda::DeviceScope scope(context.device);
-  cuda::check_cuda(static_cast<cudaError_t>(cuda::launch_append(p, context.stream)),
+  cuda::check_cuda(static_cast<cudaError_t>(cuda::launch_append(p, false, context.stream)),
                    "launch of commit");
 }
 

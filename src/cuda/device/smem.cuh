@@ -40,6 +40,11 @@ __device__ __forceinline__ void store_shared(std::uint32_t a, float x) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(a), "f"(x) : "memory");
 }
 
+// The lower half of x.
+__device__ __forceinline__ void store_shared_half(std::uint32_t a, std::uint32_t x) {
+  asm volatile("st.shared.b16 [%0], %1;\n" ::"r"(a), "h"(static_cast<std::uint16_t>(x)) : "memory");
+}
+
 __device__ __forceinline__ void store_shared2(std::uint32_t a, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};\n" ::"r"(a), "f"(x), "f"(y) : "memory");
 }
@@ -59,6 +64,18 @@ __device__ __forceinline__ void store_shared4(std::uint32_t a, uint4 x) {
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
+}
+
+// The same of all 16, at constant offsets.
+template <int kTo, int kFrom>
+__device__ __forceinline__ void copy_async_at(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;\n" ::"r"(to), "l"(from),
+               "n"(kTo), "n"(kFrom)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_async_word(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(from) : "memory");
 }
 
 // For this thread's copies.

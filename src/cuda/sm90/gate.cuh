@@ -20,7 +20,10 @@ struct GateForm {
   float amplitude = 0.f;  // of softplus
 
   __device__ __forceinline__ void set(const ForwardParams& p, int h) {
-    const float a = p.A_log ? load_scalar(p.A_log, p.A_log_element, h) : 0.f;
+    set(p, p.A_log ? load_scalar(p.A_log, p.A_log_element, h) : 0.f);
+  }
+
+  __device__ __forceinline__ void set(const ForwardParams& p, float a) {
     const float rate = exp2_fast(a * kLog2e);
     factor = p.gate == GateKind::bounded ? -rate * kLog2e : kLog2e;
     amplitude = -rate;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/device/barrier.cuh"
+#include "cuda/device/global.cuh"
 #include "cuda/sequences.cuh"
 #include "cuda/stream/layout.h"
 #include "cuda/stream/memory.cuh"
@@ -49,181 +51,341 @@ struct Span {
   }
 };
 
+// What seldom runs stays out of the way of what always does: one step is over before all of its
+// instructions have come.
+__device__ __noinline__ void clear(char* at, std::int64_t bytes) {
+  for (std::int64_t i = threadIdx.x * 16; i < bytes; i += kStreamThreads * 16) {
+    *reinterpret_cast<uint4*>(at + i) = uint4{0, 0, 0, 0};
+  }
+}
+
+template <class S>
 class Head {
  public:
   __device__ __forceinline__ Head(const Params& p, std::uint32_t base, int n, int slot, int h)
       : p_(p),
         base_(base),
+        n_(n),
         h_(h),
+        key_head_(p.call.group == 1 ? h : h / p.call.group),
         warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         lane_(static_cast<int>(threadIdx.x) % 32),
         stretch_(p.call, n),
         in_(p.states + slot * p.slot_bytes + h * p.head_bytes),
-        out_(p.phase == Phase::draft
+        out_(is_draft()
                  ? p.scratch + (static_cast<std::int64_t>(n) * p.call.HV + h) * Layout::kBytes
-                 : in_) {
-    if (p.phase == Phase::whole || p.phase == Phase::to_boundary) reset(n);
-    load_operand(in_, warp_, lane_, a_);
-    const Position start = *reinterpret_cast<const Position*>(in_);
-    position_ = start;
-    span_ = Span(p, stretch_, n, start.length, start.drafts);
-    if (p.phase == Phase::to_boundary && h == 0 && threadIdx.x == 0) {
-      const_cast<int*>(p.call.begins)[n] = span_.count;
-    }
-  }
+                 : in_) {}
 
+  // What is needed first is asked for first, and all that does not hang on the head's place before
+  // that is looked at.
   __device__ __forceinline__ void run() {
+    if (phase() == Phase::whole || phase() == Phase::to_boundary) reset();
+    const Position start = *reinterpret_cast<const Position*>(in_);
+    if constexpr (kOnce) {
+      span_.count = min(stretch_.length, 1);
+    } else {
+      span_ = Span(p_, stretch_, n_, start.length, start.drafts);
+    }
+    if (phase() == Phase::to_boundary && h_ == 0 && threadIdx.x == 0) {
+      const_cast<int*>(p_.call.begins)[n_] = span_.count;
+    }
+    if (kOnce && span_.count == 0) return;
+    Fetched<S> x;
+    std::uint32_t v[2] = {};
+    if (span_.count > 0) {
+      fetch(0, x);
+      fetch_values(0, v);
+      if (is_channel()) fetch_channel(x);
+    }
+    load_operand(in_, warp_, lane_, a_);
+    position_ = start;
     if (span_.full > 0) {
       refresh_operand(in_, warp_, lane_, a_);
       position_.tokens += span_.full * kChunk;
     }
     if (span_.count > 0) {
-      form_.set(p_.call, h_);
-      load_rows();
-      for (int done = 0; done < span_.count;) {
-        const int count = min(min(span_.count - done, kPass), kChunk - position_.length);
-        take(done, count);
+      fetch_rows();
+      if (position_.length + span_.count >= kChunk && threadIdx.x == 0) {
+        prefetch(in_ + Layout::kKeys, kChunk * kHead * 4 + kHead * kHead * 4);  // S is behind
+      }
+      const float offset = is_channel() ? set_channel(x) : 0.f;
+      for (int done = 0;;) {
+        const int count =
+            kOnce ? 1 : min(min(span_.count - done, kPass), kChunk - position_.length);
+        take(done, count, offset, x, v);
         done += count;
+        if (kOnce || done == span_.count) break;
+        __syncthreads();
+        fetch(done, x);
+        fetch_values(done, v);
       }
     }
     keep_position();
   }
 
  private:
-  __device__ __forceinline__ bool is_draft() const { return p_.phase == Phase::draft; }
+  static constexpr bool kOnce = S::kMost == 1;  // at most one token comes
+
+  __device__ __forceinline__ Phase phase() const { return kOnce ? Phase::whole : p_.phase; }
+  __device__ __forceinline__ bool is_draft() const { return phase() == Phase::draft; }
   __device__ __forceinline__ int value() const { return warp_ * 16 + 2 * (lane_ >> 2); }
-  __device__ __forceinline__ std::uint32_t sums() const {
-    return base_ + Shared::kSums + parity_ * 3 * kHead * 4;
+  __device__ __forceinline__ bool is_channel() const { return threadIdx.x < kHead; }
+  __device__ __forceinline__ int channel() const { return static_cast<int>(threadIdx.x); }
+  // Of a warp that is none of channels: the token of the pass that its `turn`-th norm is of.
+  __device__ __forceinline__ int norm_token(int turn) const {
+    return warp_ - kHead / 32 + turn * Fetched<S>::kWarps;
   }
   __device__ __forceinline__ char* draft(int token) const {
     return in_ + Layout::kBytes + token * Layout::kDraftBytes;
   }
+  // Token `index` of the span in its batch row.
+  __device__ __forceinline__ int token(int index) const {
+    return stretch_.first + span_.first + index;
+  }
 
   // Nothing of the slot's last sequence stays.
-  __device__ __forceinline__ void reset(int n) {
-    if (!starts_from_zero(p_.call, n)) return;
-    for (std::int64_t i = threadIdx.x * 16; i < p_.head_bytes; i += kStreamThreads * 16) {
-      *reinterpret_cast<uint4*>(in_ + i) = uint4{0, 0, 0, 0};
-    }
+  __device__ __forceinline__ void reset() {
+    if (!starts_from_zero(p_.call, n_)) return;
+    clear(in_, p_.head_bytes);
     __syncthreads();
   }
 
-  // Rows of the open chunk to shared memory. U and Z: each warp its own values, so that only it
-  // waits for them.
-  __device__ __forceinline__ void load_rows() {
-    const int length = position_.length;
-    for (int i = lane_; i < length * 4; i += 32) {
-      const int t = i / 4, offset = (warp_ * 16 + i % 4 * 4) * 4;
-      const std::uint32_t to = base_ + t * Shared::kValues * 4 + offset;
-      copy_async(to + Shared::kU, in_ + Layout::kU + t * kHead * 4 + offset, 16);
-      copy_async(to + Shared::kZ, in_ + Layout::kZ + t * kHead * 4 + offset, 16);
+  // Tokens done ... of the span, as many as a pass may hold.
+  __device__ __forceinline__ void fetch(int done, Fetched<S>& x) const {
+    const int count = span_.count - done;
+    const ForwardParams& c = p_.call;
+    const bool stored = phase() == Phase::commit;
+    if (is_channel()) {
+#pragma unroll
+      for (int u = 0; u < S::kMost; ++u) {
+        if (u >= count) continue;
+        const char* from = stored ? draft(done + u) : nullptr;
+        const int batch = stretch_.batch, at = token(done + u);
+        x.k(u) = fetch_bits(stored ? from + Layout::kDraftKey : row_of(c.k, batch, at, key_head_),
+                            Element::bf16, channel());
+        x.q(u) =
+            stored ? 0u : fetch_bits(row_of(c.q, batch, at, key_head_), Element::bf16, channel());
+        x.g(u) = fetch_bits(stored ? from + Layout::kDraftGate : row_of(c.g, batch, at, h_),
+                            stored ? Element::f32 : c.g.element, channel());
+      }
+      return;
     }
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < length * 16; i += kStreamThreads) {
-      copy_async(base_ + Shared::kGrowing + i / 16 * Shared::kRow + i % 16 * 16,
-                 in_ + Layout::kGrowing + i * 16, 16);
+#pragma unroll
+    for (int turn = 0; turn < Fetched<S>::kTokens; ++turn) {
+      if (stored || norm_token(turn) >= min(count, S::kMost)) continue;
+      const View& view = lane_ < 16 ? c.k : c.q;
+      const int at = token(done + norm_token(turn));
+      const char* row = row_of(view, stretch_.batch, at, key_head_) + (lane_ & 15) * 16;
+      x.set_row(turn, view.vectors ? sm90::load_eight<true>(row) : sm90::load_eight<false>(row));
+      x.beta(turn) = fetch_bits(row_of(c.beta, stretch_.batch, at, h_), c.beta.element, 0);
     }
+  }
+
+  // What the channel needs besides tokens.
+  __device__ __forceinline__ void fetch_channel(Fetched<S>& x) const {
+    const ForwardParams& c = p_.call;
+    const auto* sums = reinterpret_cast<const std::uint32_t*>(in_ + Layout::kSums) + channel();
+#pragma unroll
+    for (int i = 0; i < 3; ++i) x.sum(i) = sums[i * kHead];
+    x.rate() = x.bias() = 0;
+    if (c.A_log) x.rate() = fetch_bits(static_cast<const char*>(c.A_log), c.A_log_element, h_);
+    if (!c.dt_bias) return;
+    const std::int64_t row = h_ * c.bias_head * (c.dt_bias_element == Element::f32 ? 4 : 2);
+    x.bias() = fetch_bits(static_cast<const char*>(c.dt_bias) + row, c.dt_bias_element, channel());
+  }
+
+  // The offset of the channel's gates.
+  __device__ __forceinline__ float set_channel(Fetched<S>& x) {
+    sums_ = {__uint_as_float(x.sum(0)), __uint_as_float(x.sum(1)), __uint_as_float(x.sum(2))};
+    form_.set(p_.call, from_bits(x.rate(), p_.call.A_log_element));
+    return form_.factor * from_bits(x.bias(), p_.call.dt_bias_element);
+  }
+
+  // Norms and beta of the pass, to shared memory; beta to its row, and both to the draft.
+  __device__ __forceinline__ void write_norms(int done, int count, Fetched<S>& x) const {
+#pragma unroll
+    for (int turn = 0; turn < Fetched<S>::kTokens; ++turn) {
+      const int index = norm_token(turn), at = position_.length + index;
+      if (index >= count) continue;
+      float beta, factor;
+      if (phase() == Phase::commit) {
+        const float2 scalars =
+            *reinterpret_cast<const float2*>(draft(done + index) + Layout::kDraftScalars);
+        beta = scalars.x;
+        factor = scalars.y;
+      } else {
+        beta = from_bits(x.beta(turn), p_.call.beta.element);
+        if (p_.call.sigmoid_beta) beta = sigmoid(beta);
+        factor = norm_factor(p_.call, x.row(turn), lane_ >= 16);
+      }
+      if (lane_ % 16 == 0) store_shared(base_ + S::kFactors + index * 8 + lane_ / 4, factor);
+      if (lane_ != 0) continue;
+      store_shared(base_ + S::kBeta + at * 4, beta);
+      *reinterpret_cast<float*>(out_ + Layout::kBeta + at * 4) = beta;
+      if (is_draft()) {
+        *reinterpret_cast<float2*>(draft(done + index) + Layout::kDraftScalars) =
+            float2{beta, factor};
+      }
+    }
+  }
+
+  // Rows of the open chunk to shared memory, by the half of the block that has no channels.
+  __device__ __forceinline__ void fetch_rows() const {
+    const int length = position_.length, thread = static_cast<int>(threadIdx.x) - kHead;
+    if (thread < 0) return;
+    const int warp = thread / 32;
+    const std::uint32_t to = base_ + warp * S::kValues * 4 + lane_ * 16;
+    const char* from = in_ + thread * 16;
+    const std::uint32_t row = base_ + thread / 16 * S::kRow + thread % 16 * 16;
+    const auto values = [&]<int kFirst>(Constant<kFirst>) {
+      if (kFirst + warp >= length) return;
+      copy_async_at<S::kU + kFirst * S::kValues * 4, Layout::kU + kFirst * kHead * 4>(to, from);
+      copy_async_at<S::kZ + kFirst * S::kValues * 4, Layout::kZ + kFirst * kHead * 4>(to, from);
+    };
+    const auto keys = [&]<int kFirst>(Constant<kFirst>) {
+      if (kFirst + thread / 16 >= length) return;
+      copy_async_at<S::kGrowing + kFirst * S::kRow, Layout::kGrowing + kFirst * kHead * 2>(row,
+                                                                                           from);
+    };
+    keys(Constant<0>{}), keys(Constant<8>{}), keys(Constant<16>{}), keys(Constant<24>{});
     if (thread < length * 4) {
-      copy_async(base_ + Shared::kInverse + (thread / 4 * Shared::kInverseRow + thread % 4 * 4) * 4,
+      copy_async(base_ + S::kInverse + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
                  in_ + Layout::kInverse + thread * 16, 16);
     }
-    if (thread < 64) {
-      copy_async(base_ + Shared::kCross + (thread / 4 * Shared::kInverseRow + thread % 4 * 4) * 4,
-                 in_ + Layout::kCross + thread * 16, 16);
-    } else if (thread < 72) {
-      copy_async(base_ + Shared::kBeta + (thread - 64) * 16,
-                 in_ + Layout::kBeta + (thread - 64) * 16, 16);
-    } else if (thread >= 128 && thread < 224) {
-      copy_async(base_ + Shared::kSums + (thread - 128) * 16,
-                 in_ + Layout::kSums + (thread - 128) * 16, 16);
+    if (thread < length) {
+      copy_async_word(base_ + S::kBeta + thread * 4, in_ + Layout::kBeta + thread * 4);
+    }
+    values(Constant<0>{}), values(Constant<4>{}), values(Constant<8>{}), values(Constant<12>{});
+    if (length > 16) {
+      values(Constant<16>{}), values(Constant<20>{}), values(Constant<24>{}),
+          values(Constant<28>{});
+      if (thread < (length - 16) * 4) {
+        copy_async(base_ + S::kCross + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
+                   in_ + Layout::kCross + thread * 16, 16);
+      }
     }
     // A draft that completes the chunk finds all growing keys where it writes its own.
     if (is_draft() && length + span_.count >= kChunk) {
-      for (int i = thread; i < length * 32; i += kStreamThreads) {
+      for (int i = thread; i < length * 32; i += kStreamThreads - kHead) {
         reinterpret_cast<uint4*>(out_ + Layout::kKeys)[i] =
             reinterpret_cast<const uint4*>(in_ + Layout::kKeys)[i];
       }
     }
   }
 
-  // Tokens done ... done + count of the span.
-  __device__ __forceinline__ void take(int done, int count) {
+  // Tokens done ... done + count of the span, which have been asked for.
+  __device__ __forceinline__ void take(int done, int count, float offset, Fetched<S>& x,
+                                       const std::uint32_t (&v)[2]) {
     const int first = position_.length, end = first + count;
-    Raw raw;
-    if (warp_ < count) {
-      raw = p_.phase == Phase::commit
-                ? read_draft(draft(done + warp_), lane_)
-                : read_token(p_.call, form_, stretch_.batch,
-                             stretch_.first + span_.first + done + warp_, h_, lane_);
-      if (lane_ < 16) {
-        const std::uint32_t to = base_ + Shared::kGates + (warp_ * kHead + lane_ * 8) * 4;
-        store_shared4(to, raw.gate[0], raw.gate[1], raw.gate[2], raw.gate[3]);
-        store_shared4(to + 16, raw.gate[4], raw.gate[5], raw.gate[6], raw.gate[7]);
+    if (is_channel()) {
+      float G[S::kMost];
+#pragma unroll
+      for (int u = 0; u < S::kMost; ++u) {
+        if (u >= count) continue;
+        const float gate = phase() == Phase::commit
+                               ? __uint_as_float(x.g(u))
+                               : form_.unit(from_bits(x.g(u), p_.call.g.element), offset);
+        if (is_draft()) keep_channel(draft(done + u), x.k(u), gate);
+        G[u] = sums_.add(p_.call.lower_bound, gate, first + u, p_.call.shift);
       }
-      if (is_draft()) keep_draft(draft(done + warp_), raw, lane_);
+      __syncthreads();  // for the norms
+#pragma unroll
+      for (int u = 0; u < S::kMost; ++u) {
+        if (u >= count) continue;
+        write_operands<S>(base_, p_.call.shift, x.k(u), x.q(u), G[u], u, first + u, channel(),
+                          out_);
+      }
+    } else {
+      write_norms(done, count, x);
+      __syncthreads();
     }
-    float u[4];
-    load_values(done, count, u);
     if (done == 0) wait_for_copies();
     __syncthreads();
-    if (warp_ < count) {
-      write_operands(p_.call, base_, raw, first, warp_, warp_ == count - 1, parity_, out_, lane_);
-    }
-    parity_ ^= 1;
-    __syncthreads();
-    if (warp_ < (end + 7) / 8) multiply_keys(base_, warp_, first, lane_);
-    __syncthreads();
-    if (warp_ == 0) {
-      substitute(base_, first, count, out_, lane_);
-      write_w(base_, first, count, out_, lane_);
-    }
-    const std::uint32_t rows = base_ + Shared::kStateRows;
-    multiply_state(u, a_, rows, lane_);
+    float u[4] = {low_bf16(v[0]), low_bf16(v[1]), high_bf16(v[0]), high_bf16(v[1])};
+    if (is_draft()) keep_values(done, count, v);
+    // Half of the warps multiply with S before the scores, half after them; the last two solve.
+    const std::uint32_t rows = base_ + S::kStateRows;
     float o[4] = {};
-    multiply_state(o, a_, rows + 8 * Shared::kRow, lane_);
-    keep_rows(u, base_ + Shared::kU, reinterpret_cast<float*>(out_ + Layout::kU), value(), first,
-              count, lane_);
+    const auto read_state = [&] {
+      multiply_state<S>(u, a_, rows, lane_);
+      multiply_state<S>(o, a_, rows + S::kMost * S::kRow, lane_);
+      keep_rows<S>(u, base_ + S::kU, reinterpret_cast<float*>(out_ + Layout::kU), value(), first,
+                   count, lane_);
+    };
+    if (warp_ < kChunk / 8) {
+      if (warp_ < (end + 7) / 8) multiply_keys<S>(base_, warp_, first, lane_);
+    } else {
+      read_state();
+    }
+    __syncthreads();
+    if (warp_ < kChunk / 8) {
+      read_state();
+    } else if (warp_ >= kStreamThreads / 32 - 2) {
+      solve(first, count);
+    }
     __syncthreads();
     float z[4] = {};
-    multiply_tokens(z, base_ + Shared::kU, value(), base_ + Shared::kW, end, lane_);
-    keep_rows(z, base_ + Shared::kZ, reinterpret_cast<float*>(out_ + Layout::kZ), value(), first,
-              count, lane_);
+    multiply_tokens<S>(z, base_ + S::kU, value(), base_ + S::kW, end, lane_);
+    keep_rows<S>(z, base_ + S::kZ, reinterpret_cast<float*>(out_ + Layout::kZ), value(), first,
+                 count, lane_);
     __syncwarp();
-    if (p_.phase != Phase::commit) {
-      multiply_tokens(o, base_ + Shared::kZ, value(), base_ + Shared::kAqk, end, lane_);
+    if (phase() != Phase::commit) {
+      multiply_tokens<S>(o, base_ + S::kZ, value(), base_ + S::kAqk, end, lane_);
       store_output(o, done, count);
     }
     position_.length = end;
     position_.tokens += count;
     if (end == kChunk) close();
-    __syncthreads();
   }
 
-  // V of the pass, as accumulators, and to the draft.
-  __device__ __forceinline__ void load_values(int done, int count, float (&u)[4]) const {
+  // W of the pass, by the last two warps: a single token's cross row needs no row of its own block.
+  __device__ __forceinline__ void solve(int first, int count) const {
+    const bool last = warp_ == kStreamThreads / 32 - 1, lower = first + count > 16;
+    if (last) {
+      substitute<S>(base_, first, count, out_, lane_);
+      if (!kOnce && lower) write_cross<S>(base_, first, count, out_, lane_);
+      __syncwarp();
+    } else if (kOnce && lower) {
+      write_cross<S>(base_, first, count, out_, lane_);
+    }
+    barrier_sync(1, 64);
+    if (last) write_w<S>(base_, first, count, lane_);
+  }
+
+  __device__ __forceinline__ void keep_channel(char* to, std::uint32_t k, float gate) const {
+    reinterpret_cast<std::uint16_t*>(to + Layout::kDraftKey)[channel()] =
+        static_cast<std::uint16_t>(k);
+    reinterpret_cast<float*>(to + Layout::kDraftGate)[channel()] = gate;
+  }
+
+  // V of the pass, pairs of values of the thread's two tokens.
+  __device__ __forceinline__ void fetch_values(int done, std::uint32_t (&v)[2]) const {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int index = 2 * (lane_ & 3) + e;
-      std::uint32_t pair = 0;
-      if (index < count) {
-        if (p_.phase == Phase::commit) {
-          pair = *reinterpret_cast<const std::uint32_t*>(draft(done + index) + Layout::kDraftValue +
-                                                         value() * 2);
-        } else {
-          const int token = stretch_.first + span_.first + done + index;
-          const auto* v =
-              reinterpret_cast<const std::uint16_t*>(row_of(p_.call.v, stretch_.batch, token, h_)) +
-              value();
-          pair = p_.call.v.vectors ? *reinterpret_cast<const std::uint32_t*>(v)
-                                   : v[0] | static_cast<std::uint32_t>(v[1]) << 16;
-        }
-        if (is_draft()) {
-          *reinterpret_cast<std::uint32_t*>(draft(done + index) + Layout::kDraftValue +
-                                            value() * 2) = pair;
-        }
+      v[e] = 0;
+      if (index >= min(span_.count - done, S::kMost)) continue;
+      if (phase() == Phase::commit) {
+        v[e] = *reinterpret_cast<const std::uint32_t*>(draft(done + index) + Layout::kDraftValue +
+                                                       value() * 2);
+        continue;
       }
-      u[e] = low_bf16(pair);
-      u[e + 2] = high_bf16(pair);
+      const auto* from = reinterpret_cast<const std::uint16_t*>(
+                             row_of(p_.call.v, stretch_.batch, token(done + index), h_)) +
+                         value();
+      v[e] = p_.call.v.vectors ? *reinterpret_cast<const std::uint32_t*>(from)
+                               : from[0] | static_cast<std::uint32_t>(from[1]) << 16;
+    }
+  }
+
+  __device__ __forceinline__ void keep_values(int done, int count,
+                                              const std::uint32_t (&v)[2]) const {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int index = 2 * (lane_ & 3) + e;
+      if (index >= count) continue;
+      *reinterpret_cast<std::uint32_t*>(draft(done + index) + Layout::kDraftValue + value() * 2) =
+          v[e];
     }
   }
 
@@ -232,9 +394,8 @@ class Head {
     for (int e = 0; e < 2; ++e) {
       const int index = 2 * (lane_ & 3) + e;
       if (index >= count) continue;
-      const int token = stretch_.first + span_.first + done + index;
-      auto* to = reinterpret_cast<std::uint16_t*>(
-                     const_cast<char*>(row_of(p_.call.o, stretch_.batch, token, h_))) +
+      auto* to = reinterpret_cast<std::uint16_t*>(const_cast<char*>(
+                     row_of(p_.call.o, stretch_.batch, token(done + index), h_))) +
                  value();
       const std::uint32_t pair = pack_bf16(o[e], o[e + 2]);
       if (p_.call.o.vectors) {
@@ -247,18 +408,19 @@ class Head {
 
   // The chunk is complete: S moves over it.
   __device__ __forceinline__ void close() {
+    if (is_channel()) write_decay<S>(p_.call.shift, sums_.total(), base_, channel());
     __syncthreads();  // every warp is done with U
-    write_ends(p_.call.shift, base_, sums(), out_, kChunk);
+    write_ends<S>(base_, out_, kChunk);
     __syncthreads();
     const char* from = closed_ ? out_ : in_;
-    move_state(from, base_, kChunk, p_.call.bf16_state, warp_, lane_,
-               [&](int step, int j, int value, int key, float x, float y) {
-                 *state_at(out_, value, key) = float2{x, y};
-                 reinterpret_cast<std::uint32_t*>(operand_at(out_, warp_, lane_) + step * 32)[j] =
-                     pack_bf16(x, y);
-               });
-    load_operand(out_, warp_, lane_, a_);
-    if (threadIdx.x < kHead) Sums{0.f, 0.f, 0.f}.store(sums(), threadIdx.x);
+    move_state<S>(from, base_, kChunk, p_.call.bf16_state, warp_, lane_,
+                  [&](int step, int j, int value, int key, float x, float y) {
+                    *state_at(out_, value, key) = float2{x, y};
+                    reinterpret_cast<std::uint32_t*>(operand_at(out_, warp_, lane_) +
+                                                     step * 32)[j] = pack_bf16(x, y);
+                  });
+    if (!kOnce) load_operand(out_, warp_, lane_, a_);
+    sums_ = {0.f, 0.f, 0.f};
     position_.length = 0;
     closed_ = true;
   }
@@ -270,17 +432,14 @@ class Head {
       if (threadIdx.x == 0) position->drafts = span_.count;
       return;
     }
-    if (p_.phase == Phase::commit || span_.count > 0 || span_.full > 0) position_.drafts = 0;
-    if (span_.count > 0 && threadIdx.x < 96) {
-      const float4 x = load_shared4(sums() + threadIdx.x * 16);
-      reinterpret_cast<float4*>(in_ + Layout::kSums)[threadIdx.x] = x;
-    }
+    if (phase() == Phase::commit || span_.count > 0 || span_.full > 0) position_.drafts = 0;
+    if (span_.count > 0 && is_channel()) sums_.store(in_, channel());
     if (threadIdx.x == 0) *position = position_;
   }
 
   const Params& p_;
   const std::uint32_t base_;
-  const int h_, warp_, lane_;
+  const int n_, h_, key_head_, warp_, lane_;
   const Stretch stretch_;
   char* const in_;   // the slot's head
   char* const out_;  // where rows and states go
@@ -288,60 +447,64 @@ class Head {
   Operand a_;
   Position position_;
   Span span_;
-  int parity_ = 0;  // of the sums
+  Sums sums_;  // of the thread's channel
   bool closed_ = false;
 };
 
-// Zero rows of a head, from token `begin` of its sequence on.
-__device__ __forceinline__ void zero_head(const ForwardParams& p, const Stretch& s, int begin,
-                                          int h) {
+// Zero rows of a head, from token `begin` of sequence n on.
+__device__ __noinline__ void zero_head(const ForwardParams& p, int n, int begin, int h) {
+  const Stretch s(p, n);
   for (int i = begin * kHead + threadIdx.x; i < s.length * kHead; i += blockDim.x) {
     store_zero(p.o,
                s.batch * p.o.batch + (s.first + i / kHead) * p.o.token + h * p.o.head + i % kHead);
   }
 }
 
-__global__ void __launch_bounds__(kStreamThreads, 3)
+__device__ __noinline__ void look_at_sequences(const Params& p) {
+  if (p.phase != Phase::rest && p.phase != Phase::commit) zero_rest(p.call);
+  if (p.phase != Phase::rest) report(p.call);
+}
+
+// kTokens: that a sequence has at most, as far as they are taken together.
+template <int kTokens>
+__global__ void __launch_bounds__(kStreamThreads, kTokens == 1 ? 4 : 2)
     append_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) char shared[];
   const bool first = p.phase != Phase::rest && p.phase != Phase::commit;
-  if (first) zero_rest(p.call);
-  if (p.phase != Phase::rest) report(p.call);
-  const int n = static_cast<int>(blockIdx.x) / p.call.HV;
-  const int h = static_cast<int>(blockIdx.x) - n * p.call.HV;
+  if (p.call.cu_seqlens || p.call.status) look_at_sequences(p);
+  const int n = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y);
   if (n >= p.call.N) return;
   const int slot = slot_of(p.call, n);
   if (slot < 0) {
-    if (first) zero_head(p.call, Stretch(p.call, n), 0, h);
+    if (first) zero_head(p.call, n, 0, h);
     return;
   }
-  if (p.phase == Phase::draft) zero_head(p.call, Stretch(p.call, n), p.max_draft, h);
-  Head(p, shared_address(shared), n, slot, h).run();
+  if (p.phase == Phase::draft) zero_head(p.call, n, p.max_draft, h);
+  Head<Shared<kTokens>>(p, shared_address(shared), n, slot, h).run();
 }
 
 // Plain states: S with the open chunk folded in, of sequence n to row n of p.call.final.
 __global__ void __launch_bounds__(kStreamThreads, 3)
     plain_kernel(const __grid_constant__ Params p) {
+  using S = Shared<kPass>;
   extern __shared__ __align__(16) char shared[];
   report(p.call);
   const std::uint32_t base = shared_address(shared);
-  const int n = static_cast<int>(blockIdx.x) / p.call.HV;
-  const int h = static_cast<int>(blockIdx.x) - n * p.call.HV;
+  const int n = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y);
   const int slot = slot_of(p.call, n), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (slot < 0) return;
   const char* head = p.states + slot * p.slot_bytes + h * p.head_bytes;
   const int length = reinterpret_cast<const Position*>(head)->length;
-  if (threadIdx.x < 96) {
-    const float4 x = reinterpret_cast<const float4*>(head + Layout::kSums)[threadIdx.x];
-    store_shared4(base + Shared::kSums + threadIdx.x * 16, x.x, x.y, x.z, x.w);
+  if (threadIdx.x < kHead) {
+    write_decay<S>(p.call.shift, Sums::load(head, threadIdx.x).total(), base, threadIdx.x);
   }
   for (int i = threadIdx.x; i < kChunk * kHead; i += kStreamThreads) {
     const int t = i / kHead, value = i % kHead;
     const float z = t < length ? reinterpret_cast<const float*>(head + Layout::kZ)[i] : 0.f;
-    store_shared(base + Shared::kZ + (t * Shared::kValues + value) * 4, z);
+    store_shared(base + S::kZ + (t * S::kValues + value) * 4, z);
   }
   __syncthreads();
-  write_ends(p.call.shift, base, base + Shared::kSums, head, length);
+  write_ends<S>(base, head, length);
   __syncthreads();
   const StateView& to = p.call.final;
   const std::int64_t value_step = to.value_first ? to.row : 1,
@@ -353,13 +516,13 @@ __global__ void __launch_bounds__(kStreamThreads, 3)
       static_cast<std::uint16_t*>(to.data)[at] = static_cast<std::uint16_t>(pack_bf16(x, 0.f));
     }
   };
-  move_state(head, base, length, p.call.bf16_state, warp, lane,
-             [&](int, int, int value, int key, float x, float y) {
-               const std::int64_t at =
-                   n * to.slot + h * to.head + value * value_step + key * key_step;
-               store(at, x);
-               store(at + key_step, y);
-             });
+  move_state<S>(head, base, length, p.call.bf16_state, warp, lane,
+                [&](int, int, int value, int key, float x, float y) {
+                  const std::int64_t at =
+                      n * to.slot + h * to.head + value * value_step + key * key_step;
+                  store(at, x);
+                  store(at + key_step, y);
+                });
 }
 
 }  // namespace kda::cuda::stream

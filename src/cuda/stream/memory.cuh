@@ -10,27 +10,42 @@ namespace kda::cuda::stream {
 inline constexpr int kStreamThreads = 256;  // 8 warps, 16 value channels each
 inline constexpr int kPass = 8;             // tokens that are taken together: columns of an mma
 
+// A number for the compiler.
+template <int kValue>
+struct Constant {};
+
+// kTokens: of a pass; kPass, or 1 where no more come. Then the other rows and columns of a product
+// are copies of the token's: nobody looks at them.
+template <int kTokens>
 struct Shared {
+  static constexpr int kMost = kTokens;
   static constexpr int kRow = kHead * 2 + 16;   // bytes from row to row of bf16 operands
   static constexpr int kValues = kHead + 8;     // floats from row to row of U and Z
   static constexpr int kInverseRow = 20;        // floats
   static constexpr int kScoreRow = kChunk + 4;  // floats
 
-  // Rows 0 to 7 belong to the pass's keys, 8 to 15 to its queries.
-  static constexpr int kLeft = 0;                          // left factors of (11)
-  static constexpr int kStateRows = kLeft + 16 * kRow;     // -K~ and Q~, for products with S
-  static constexpr int kGrowing = kStateRows + 16 * kRow;  // of all tokens of the chunk
+  // First the pass's keys, then its queries.
+  static constexpr int kLeft = 0;                                // left factors of (11)
+  static constexpr int kStateRows = kLeft + 2 * kTokens * kRow;  // -K~ and Q~, for products with S
+  static constexpr int kGrowing = kStateRows + 2 * kTokens * kRow;  // of all tokens of the chunk
   static constexpr int kU = kGrowing + kChunk * kRow;
   static constexpr int kZ = kU + kChunk * kValues * 4;
   static constexpr int kInverse = kZ + kChunk * kValues * 4;
   static constexpr int kCross = kInverse + kChunk * kInverseRow * 4;
   static constexpr int kA = kCross + 16 * kInverseRow * 4;  // A_kk of the pass
-  static constexpr int kAqk = kA + kPass * kScoreRow * 4;
-  static constexpr int kW = kAqk + kPass * kScoreRow * 4;
-  static constexpr int kBeta = kW + kPass * kScoreRow * 4;
-  static constexpr int kGates = kBeta + kChunk * 4;         // of the pass; at a chunk's end: decays
-  static constexpr int kSums = kGates + kPass * kHead * 4;  // two, taken in turn
-  static constexpr int kBytes = kSums + 2 * 3 * kHead * 4;
+  static constexpr int kAqk = kA + kTokens * kScoreRow * 4;
+  static constexpr int kW = kAqk + kTokens * kScoreRow * 4;
+  static constexpr int kBeta = kW + kTokens * kScoreRow * 4;
+  static constexpr int kFactors = kBeta + kChunk * 4;        // of the pass's norms, key and query
+  static constexpr int kDecay = kFactors + kTokens * 8 + 8;  // at a chunk's end
+  static constexpr int kEnd = kDecay + kHead * 4;            // growing keys to end keys
+  static constexpr int kBytes = kEnd + kHead * 4;
+
+  // Row or column i of a pass, of eight.
+  __device__ __forceinline__ static int of_pass(int i) { return kTokens == kPass ? i : 0; }
+  // Row i of a pass's keys and queries, of sixteen.
+  __device__ __forceinline__ static int of_both(int i) { return kTokens == kPass ? i : i >> 3; }
 };
+static_assert(Shared<1>::kBytes <= 56 * 1024, "four blocks a multiprocessor");
 
 }  // namespace kda::cuda::stream

@@ -51,13 +51,14 @@ __device__ __forceinline__ void refresh_operand(char* head, int warp, int lane, 
   }
 }
 
-// c += the product of S^T and eight rows of bf16.
+// c += the product of S^T and the pass's rows of bf16.
+template <class S>
 __device__ __forceinline__ void multiply_state(float (&c)[4], const Operand& a, std::uint32_t rows,
                                                int lane) {
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
     std::uint32_t b[4];
-    load_columns(rows, pair, lane, b);
+    load_columns(rows + S::of_pass(lane & 7) * S::kRow, pair, lane, b);
     mma_bf16(c, a[2 * pair], b[0], b[1]);
     mma_bf16(c, a[2 * pair + 1], b[2], b[3]);
   }
@@ -65,21 +66,31 @@ __device__ __forceinline__ void multiply_state(float (&c)[4], const Operand& a, 
 
 // c += x^T scores^T over the chunk's tokens up to `end`, eight at a time; x: U or Z in shared
 // memory, the warp's values from `at` on. scores: rows of the pass.
+template <class S>
 __device__ __forceinline__ void multiply_tokens(float (&c)[4], std::uint32_t x, int value,
                                                 std::uint32_t scores, int end, int lane) {
   const int g = lane >> 2, q = lane & 3;
-  for (int k = 0; k < end; k += 8) {
-    const float2 low = load_shared2(x + ((k + q) * Shared::kValues + value) * 4);
-    const float2 high = load_shared2(x + ((k + q + 4) * Shared::kValues + value) * 4);
-    const std::uint32_t a[4] = {__float_as_uint(low.x), __float_as_uint(low.y),
-                                __float_as_uint(high.x), __float_as_uint(high.y)};
-    const std::uint32_t b = scores + (g * Shared::kScoreRow + k + q) * 4;
-    mma_tf32(c, a, __float_as_uint(load_shared(b)), __float_as_uint(load_shared(b + 16)));
+  std::uint32_t a[4][4], b[4][2];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k * 8 >= end) continue;
+    const std::uint32_t from = x + ((k * 8 + q) * S::kValues + value) * 4;
+    const float2 low = load_shared2(from), high = load_shared2(from + 4 * S::kValues * 4);
+    a[k][0] = __float_as_uint(low.x), a[k][1] = __float_as_uint(low.y);
+    a[k][2] = __float_as_uint(high.x), a[k][3] = __float_as_uint(high.y);
+    const std::uint32_t row = scores + (S::of_pass(g) * S::kScoreRow + k * 8 + q) * 4;
+    b[k][0] = __float_as_uint(load_shared(row));
+    b[k][1] = __float_as_uint(load_shared(row + 16));
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k * 8 < end) mma_tf32(c, a[k], b[k][0], b[k][1]);
   }
 }
 
 // The pass's columns of c, rounded to tf32, to rows of x in shared memory and of `to` in device
 // memory; rows up to the next multiple of eight become zero.
+template <class S>
 __device__ __forceinline__ void keep_rows(const float (&c)[4], std::uint32_t x, float* to,
                                           int value, int first, int count, int lane) {
 #pragma unroll
@@ -88,62 +99,74 @@ __device__ __forceinline__ void keep_rows(const float (&c)[4], std::uint32_t x, 
     if (index < count) {
       const float low = __uint_as_float(to_tf32(c[e]));
       const float high = __uint_as_float(to_tf32(c[e + 2]));
-      store_shared2(x + (at * Shared::kValues + value) * 4, low, high);
+      store_shared2(x + (at * S::kValues + value) * 4, low, high);
       *reinterpret_cast<float2*>(to + at * kHead + value) = float2{low, high};
     }
     if (behind < (first + count + 7) / 8 * 8) {
-      store_shared2(x + (behind * Shared::kValues + value) * 4, 0.f, 0.f);
+      store_shared2(x + (behind * S::kValues + value) * 4, 0.f, 0.f);
     }
   }
 }
 
-// End keys of the chunk's `length` tokens in tf32, in the place of U, and decays (10), in that of
-// the gates: all threads. keys: the head whose growing keys they are.
-__device__ __forceinline__ void write_ends(float shift, std::uint32_t base, std::uint32_t sums,
-                                           const char* keys, int length) {
+// What a channel's sum over the chunk means for S: its decay (10), and the factor that turns
+// growing keys into end keys.
+template <class S>
+__device__ __forceinline__ void write_decay(float shift, float total, std::uint32_t base,
+                                            int channel) {
+  store_shared(base + S::kDecay + channel * 4, exp2_fast(total));
+  store_shared(base + S::kEnd + channel * 4, exp2_fast(total + shift));
+}
+
+// End keys of the chunk's `length` tokens in tf32, in the place of U: all threads. keys: the head
+// whose growing keys they are.
+template <class S>
+__device__ __forceinline__ void write_ends(std::uint32_t base, const char* keys, int length) {
   const int channel = threadIdx.x % kHead;
-  const float total = Sums::load(sums, channel).total(), end = exp2_fast(total + shift);
-  if (threadIdx.x < kHead) {
-    store_shared(base + Shared::kGates + channel * 4, exp2_fast(total));
-  }
+  const float end = load_shared(base + S::kEnd + channel * 4);
   const auto* from = reinterpret_cast<const float*>(keys + Layout::kKeys) + channel;
   for (int t = threadIdx.x / kHead; t < kChunk; t += kStreamThreads / kHead) {
     const float x = t < length ? from[t * kHead] * end : 0.f;
-    store_shared(base + Shared::kU + (t * Shared::kValues + channel) * 4,
-                 __uint_as_float(to_tf32(x)));
+    store_shared(base + S::kU + (t * S::kValues + channel) * 4, __uint_as_float(to_tf32(x)));
   }
 }
 
 // S of the warp's values moves over the chunk (10); visit(step, j, value, key, x, y) gets
 // neighbours (key, key + 1) of register j of the operand of 16 key channels `step`. from: S. Z's
 // rows from `length` to the next multiple of eight are zero.
-template <class Visit>
+template <class S, class Visit>
 __device__ __forceinline__ void move_state(const char* from, std::uint32_t base, int length,
                                            bool rounded, int warp, int lane, Visit visit) {
   const int g = lane >> 2, q = lane & 3, value = warp * 16 + 2 * g;
+  float2 next[2][2];
+  const auto fetch = [&](int step) {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const int key = step * 16 + t * 8 + 2 * q;
+      next[t][0] = *state_at(const_cast<char*>(from), value, key);
+      next[t][1] = *state_at(const_cast<char*>(from), value + 1, key);
+    }
+  };
+  fetch(0);
 #pragma unroll 1
   for (int step = 0; step < 8; ++step) {
     float s[2][4];
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
-      const int key = step * 16 + t * 8 + 2 * q;
-      const float2 low = *state_at(const_cast<char*>(from), value, key);
-      const float2 high = *state_at(const_cast<char*>(from), value + 1, key);
-      const float2 decay = load_shared2(base + Shared::kGates + key * 4);
-      s[t][0] = low.x * decay.x, s[t][1] = low.y * decay.y;
-      s[t][2] = high.x * decay.x, s[t][3] = high.y * decay.y;
+      const float2 decay = load_shared2(base + S::kDecay + (step * 16 + t * 8 + 2 * q) * 4);
+      s[t][0] = next[t][0].x * decay.x, s[t][1] = next[t][0].y * decay.y;
+      s[t][2] = next[t][1].x * decay.x, s[t][3] = next[t][1].y * decay.y;
     }
+    if (step < 7) fetch(step + 1);
     for (int k = 0; k < length; k += 8) {
-      const std::uint32_t z = base + Shared::kZ + ((k + q) * Shared::kValues + value) * 4;
-      const float2 low = load_shared2(z), high = load_shared2(z + 4 * Shared::kValues * 4);
+      const std::uint32_t z = base + S::kZ + ((k + q) * S::kValues + value) * 4;
+      const float2 low = load_shared2(z), high = load_shared2(z + 4 * S::kValues * 4);
       const std::uint32_t a[4] = {__float_as_uint(low.x), __float_as_uint(low.y),
                                   __float_as_uint(high.x), __float_as_uint(high.y)};
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
-        const std::uint32_t b =
-            base + Shared::kU + ((k + q) * Shared::kValues + step * 16 + t * 8 + g) * 4;
+        const std::uint32_t b = base + S::kU + ((k + q) * S::kValues + step * 16 + t * 8 + g) * 4;
         mma_tf32(s[t], a, __float_as_uint(load_shared(b)),
-                 __float_as_uint(load_shared(b + 4 * Shared::kValues * 4)));
+                 __float_as_uint(load_shared(b + 4 * S::kValues * 4)));
       }
     }
 #pragma unroll
