@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -237,6 +239,21 @@ TEST(Bench, ScalingHasARowForEveryPoint) {
   EXPECT_TRUE(points.contains("tokens128x1mixed") && points.contains("heads8x4recurrent"));
   const std::string csv = cli::to_csv(rows);
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(csv, '\n')), rows.size() + 1);
+
+  // A line a kernel in both pictures, and softmax attention's in the first; none leaves its frame.
+  const std::string svg = cli::to_svg(rows);
+  std::size_t lines = 0, points_drawn = 0;
+  for (std::size_t at = 0; (at = svg.find(" points=\"", at)) != svg.npos; ++lines) {
+    at += 9;
+    std::istringstream numbers(svg.substr(at, svg.find('"', at) - at));
+    for (std::string xy; numbers >> xy; ++points_drawn) {
+      double x = 0, y = 0;
+      ASSERT_EQ(std::sscanf(xy.c_str(), "%lf,%lf", &x, &y), 2) << xy;
+      EXPECT_TRUE(x >= 70 && x <= 1100 && y >= 46 && y <= 366) << xy;
+    }
+  }
+  EXPECT_EQ(lines, 4u + 3u);
+  EXPECT_EQ(points_drawn, rows.size() + 2);
 }
 
 #ifdef KDA_PROGRAM

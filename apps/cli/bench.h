@@ -101,6 +101,7 @@ std::vector<ScalingRow> scaling(const ScalingSizes& sizes, const MeasurePeaks& p
                                 const Report& report);
 nlohmann::json to_json(const ScalingRow& row);
 std::string to_csv(const std::vector<ScalingRow>& rows);
+std::string to_svg(const std::vector<ScalingRow>& rows);
 
 // Wall time of one call, in seconds.
 double seconds(const std::function<void()>& call);

@@ -29,14 +29,14 @@ Examples:
   kda bench                             all figures, then the goals
   kda bench --goals --json              the goals as an array of objects
   kda bench --threads 1 --isa avx2
-  kda bench --scaling --csv > cost.csv  cost of a token from T = 64 to 65536 and from 1 to 64 heads)";
+  kda bench --scaling --svg > cost.svg  cost of a token from T = 64 to 65536 and from 1 to 64 heads)";
 
 struct Chosen {
   BenchSizes sizes;
   ScalingSizes growth;
   CpuContext context;
   int repeats = 0;  // 0: as the sizes say
-  bool only_goals = false, scaling = false, as_json = false, as_csv = false;
+  bool only_goals = false, scaling = false, as_json = false, as_csv = false, as_svg = false;
 };
 
 int cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
@@ -148,6 +148,8 @@ void show_scaling(const Chosen& chosen) {
   }();
   if (chosen.as_csv) {
     fmt::print("{}", to_csv(rows));
+  } else if (chosen.as_svg) {
+    fmt::print("{}", to_svg(rows));
   } else if (chosen.as_json) {
     nlohmann::json array = nlohmann::json::array();
     for (const ScalingRow& row : rows) array.push_back(to_json(row));
@@ -184,9 +186,13 @@ void add_bench(CLI::App& app, int& code) {
                                        "The cost of a token as sequences and heads grow")
                             ->excludes(goals_only);
   CLI::Option* json = command->add_flag("--json", chosen->as_json, "Print an array of objects");
-  command->add_flag("--csv", chosen->as_csv, "With --scaling: print CSV")
+  CLI::Option* csv = command->add_flag("--csv", chosen->as_csv, "With --scaling: print CSV")
+                         ->needs(growth)
+                         ->excludes(json);
+  command->add_flag("--svg", chosen->as_svg, "With --scaling: print a picture")
       ->needs(growth)
-      ->excludes(json);
+      ->excludes(json)
+      ->excludes(csv);
   add_number<int>(*command, "--repeats", "Rounds (default 15; scaling 5)", 1, 10000, "1 to 10000",
                   chosen->repeats);
   add_context_flags(*command, chosen->context);
