@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "audit/random.h"
@@ -110,7 +112,8 @@ std::size_t count(std::int64_t n) { return static_cast<std::size_t>(n); }
 }  // namespace
 
 Backend cpu_backend(const CpuContext& context) {
-  return {"cpu", [context](const ForwardArgs& args) { return forward(args, context); }};
+  return {"cpu", [context](const ForwardArgs& args) { return forward(args, context); },
+          [context](const BackwardArgs& args) { return backward(args, context); }};
 }
 
 Backend oracle_backend() {
@@ -197,6 +200,54 @@ Arrays states(const Backend& backend, const CallForm& form, const Arrays& inputs
            .dtype = dtype,
            .values = std::move(both),
            .sees = {ends[1] - 1}}};
+}
+
+Arrays gradients(const Backend& backend, const CallForm& form, const Arrays& inputs,
+                 std::int64_t cut) {
+  const Call call(form, inputs);
+  const auto [T, K, V] = std::tuple(call.T, call.K, call.V);
+  const std::int64_t seen = std::min(cut, T);
+  const DType dtype = output_dtype(form.precision);
+  std::vector<double> weights;
+  audit::Random random(1);
+  for (std::int64_t i = 0; i < T * V; ++i) weights.push_back(i < seen * V ? random.normal() : 0);
+  const Stored d_o(weights, dtype);
+  Stored dq(dtype, count(T * K)), dk = dq, dg = dq, dv(dtype, count(T * V)), dbeta(dtype, count(T)),
+                                  dA_log(dtype, 1), ddt_bias(dtype, count(K)),
+                                  dh0(dtype, count(K * V));
+  BackwardArgs args;
+  args.q = call.args.q, args.k = call.args.k, args.v = call.args.v;
+  args.g = call.args.g, args.beta = call.args.beta;
+  args.options = call.args.options;
+  args.d_o = d_o.in({1, T, 1, V});
+  args.dq = dq.out({1, T, 1, K}), args.dk = dk.out({1, T, 1, K}), args.dv = dv.out({1, T, 1, V});
+  args.dg = dg.out({1, T, 1, K}), args.dbeta = dbeta.out({1, T, 1});
+  if (form.gate != Gate::log) {
+    args.dA_log = dA_log.out({1});
+    args.ddt_bias = ddt_bias.out({1, K});
+  }
+  args.d_initial_state.tensor = dh0.out({1, 1, K, V});
+  backend.backward(args);
+  Arrays all;
+  const auto add = [&](const char* name, const Tensor& t, std::int64_t tokens,
+                       std::int64_t channels) {
+    if (!t) return;
+    Array x{.name = name,
+            .shape = {tokens, channels},
+            .axis = 0,
+            .dtype = dtype,
+            .values = values(as_const(t))};
+    // The loss sees the tokens before the cut, and so does every gradient of it. Those of later
+    // tokens are not looked at.
+    x.sees.assign(count(tokens), T - 1);
+    std::fill_n(x.sees.begin(), std::min(seen, tokens), seen - 1);
+    all.push_back(std::move(x));
+  };
+  add("dq", args.dq, T, K), add("dk", args.dk, T, K), add("dv", args.dv, T, V);
+  add("dg", args.dg, T, K), add("dbeta", args.dbeta, T, 1);
+  add("dA_log", args.dA_log, 1, 1), add("ddt_bias", args.ddt_bias, 1, K);
+  add("dh0", args.d_initial_state.tensor, 1, K * V);
+  return all;
 }
 
 Arrays scores(const Backend& backend, const CallForm& form, const Arrays& inputs,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kda/audit.hpp"
+#include "kda/backward.hpp"
 #include "kda/kda.hpp"
 
 namespace kda::cli {
@@ -15,6 +16,7 @@ namespace kda::cli {
 struct Backend {
   std::string name;
   std::function<Ran(const ForwardArgs&)> forward;
+  std::function<Ran(const BackwardArgs&)> backward = {};  // for gradients() only
 };
 
 Backend cpu_backend(const CpuContext& context);
@@ -57,6 +59,11 @@ audit::Arrays outputs(const Backend& backend, const CallForm& form, const audit:
 // as the next sequence of a packed batch.
 audit::Arrays states(const Backend& backend, const CallForm& form, const audit::Arrays& inputs,
                      std::int64_t cut);
+
+// dq, dk, dv, dg, dbeta [T, ...], and dA_log, ddt_bias and dh0 [1, ...], of a loss on the outputs
+// of tokens before `cut`: random weights times o, the same for every call.
+audit::Arrays gradients(const Backend& backend, const CallForm& form, const audit::Arrays& inputs,
+                        std::int64_t cut);
 
 // A_qk [T, columns] with scale 1, as the kernel itself multiplies with it; T is at most the chunk.
 // For column j the kernel is asked for a sequence that writes the number 1 at token j and nothing

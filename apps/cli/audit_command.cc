@@ -24,19 +24,32 @@ constexpr const char* kFooter = R"(
 Changes q, k, v, the gates and beta after every token, and appends tokens, and compares the bits
 of what came before: outputs (o), states (ht) and the scores of queries and keys (A_qk). Only the
 midpoint reference is expected to let a token see the future; its leak is shown first. Exit code 1
-if anything else changed, or if that leak was not found.
+if anything else changed, or if that leak was not found. With --gradients the same for gradients of
+a loss on the outputs before the cut, none of which may change, beside a backward that leaks.
 
 Examples:
   kda audit                                     every reference, window and precision
   kda audit --json                              the same as a JSON array, with the smallest cases
   kda audit --reference midpoint --precision mixed --tokens 200
+  kda audit --gradients                         does a gradient know of tokens behind the loss?
   kda audit --accuracy                          what each reference costs in accuracy)";
 
 struct AuditArgs {
   AuditScope scope;
-  bool as_json = false, accuracy = false, one_bound = false;
+  bool as_json = false, gradients = false, accuracy = false, one_bound = false;
   CpuContext context;
 };
+
+AtForm show(Progress& progress) {
+  return [&progress](const CallForm& form, std::size_t n, std::size_t all) {
+    progress.now(fmt::format("auditing {} {} {}, {} of {}", name(form.reference), window_of(form),
+                             name(form.precision), n + 1, all));
+  };
+}
+
+void add_to(json& array, const AuditRows& rows) {
+  for (const AuditRow& row : rows.rows) array.push_back(to_json(row));
+}
 
 int audit(const AuditArgs& args) {
   const Backend backend = cpu_backend(args.context);
@@ -44,23 +57,36 @@ int audit(const AuditArgs& args) {
   if (!args.as_json) print_known(leaks);
   const AuditRows rows = [&] {
     Progress progress("auditing");
-    return audit_backend(
-        backend, args.scope, [&](const CallForm& form, std::size_t n, std::size_t all) {
-          progress.now(fmt::format("auditing {} {} {}, {} of {}", name(form.reference),
-                                   window_of(form), name(form.precision), n + 1, all));
-        });
+    return audit_backend(backend, args.scope, show(progress));
   }();
   if (args.as_json) {
     json array = json::array();
     for (const KnownLeak& leak : leaks) {
       for (json& object : to_json(leak, backend.name)) array.push_back(std::move(object));
     }
-    for (const AuditRow& row : rows.rows) array.push_back(to_json(row));
+    add_to(array, rows);
     fmt::print("{}\n", array.dump(1));
   } else {
     print_rows(rows);
   }
   return as_expected(leaks, rows) ? 0 : 1;
+}
+
+int gradients(const AuditArgs& args) {
+  const AuditRows control = audit_control();
+  const AuditRows rows = [&] {
+    Progress progress("auditing");
+    return audit_gradients(cpu_backend(args.context), args.scope, show(progress));
+  }();
+  if (args.as_json) {
+    json array = json::array();
+    add_to(array, control);
+    add_to(array, rows);
+    fmt::print("{}\n", array.dump(1));
+  } else {
+    print_gradients(control, rows);
+  }
+  return gradients_as_expected(control, rows) ? 0 : 1;
 }
 
 int accuracy(const AuditArgs& args) {
@@ -95,14 +121,18 @@ void add_audit(CLI::App& app, int& code) {
   CLI::App* command = app.add_subcommand("audit", "Look for outputs that know of later tokens");
   command->footer(kFooter);
   command->add_flag("--json", args->as_json, "Print one JSON array, an object a comparison");
-  command->add_flag("--accuracy", args->accuracy,
-                    "Instead: errors against fp64 over bounds and windows");
+  CLI::Option* gradients_flag = command->add_flag("--gradients", args->gradients,
+                                                  "Instead: gradients that know of later tokens");
+  command
+      ->add_flag("--accuracy", args->accuracy,
+                 "Instead: errors against fp64 over bounds and windows")
+      ->excludes(gradients_flag);
   add_scope_flags(*command, args->scope);
   add_context_flags(*command, args->context);
   args->context.threads = 1;  // calls of a few microseconds
   command->callback([args, command, &code] {
     args->one_bound = command->count("--lower-bound") > 0;
-    code = args->accuracy ? accuracy(*args) : audit(*args);
+    code = args->accuracy ? accuracy(*args) : args->gradients ? gradients(*args) : audit(*args);
   });
 }
 

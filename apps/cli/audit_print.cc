@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace kda::cli {
 namespace {
@@ -43,16 +45,54 @@ std::string share(const Line& line, const char* change) {
                      100.0 * static_cast<double>(f.differing) / static_cast<double>(f.compared));
 }
 
-void print_line(const CallForm& form, const Line& line) {
-  fmt::print("{:<10}{:>6}  {:<8}", name(form.reference), window_of(form), name(form.precision));
+// What every table begins a line with; "" or the first leak.
+std::string begin_line(std::string_view reference, const CallForm& form, const Line& line) {
+  fmt::print("{:<10}{:>6}  {:<8}", reference, window_of(form), name(form.precision));
   for (const char* change : kPerturbed) fmt::print("{:>7}", share(line, change));
   if (!line.changed) {
     fmt::print("  causal\n");
-    return;
+    return "";
   }
-  fmt::print("  LEAKS {:>9}{:>9.1e}{:>6.0f}%{:>9.1e}\n",
-             fmt::format("{}<-{}", line.first.i, line.first.j), line.scores,
-             100 * line.scores / line.bound, line.outputs);
+  return fmt::format("  LEAKS {:>9}", fmt::format("{}<-{}", line.first.i, line.first.j));
+}
+
+void begin_header() {
+  fmt::print("{:<10}{:>6}  {:<8}", "reference", "window", "operands");
+  for (const char* change : kPerturbed) fmt::print("{:>7}", change);
+}
+
+void print_line(const CallForm& form, const Line& line) {
+  const std::string leak = begin_line(name(form.reference), form, line);
+  if (leak.empty()) return;
+  fmt::print("{}{:>9.1e}{:>6.0f}%{:>9.1e}\n", leak, line.scores, 100 * line.scores / line.bound,
+             line.outputs);
+}
+
+void print_gradient_line(std::string_view reference, const CallForm& form, const Line& line) {
+  const std::string leak = begin_line(reference, form, line);
+  if (!leak.empty()) fmt::print("{}{:>9.1e}\n", leak, line.outputs);
+}
+
+// By reference, window and precision.
+std::vector<std::vector<const AuditRow*>> groups_of(const AuditRows& rows) {
+  std::map<std::tuple<Reference, int, Precision>, std::vector<const AuditRow*>> groups;
+  for (const AuditRow& row : rows.rows) {
+    groups[{row.form.reference, window_of(row.form), row.form.precision}].push_back(&row);
+  }
+  std::vector<std::vector<const AuditRow*>> all;
+  for (auto& [unused, group] : groups) all.push_back(std::move(group));
+  return all;
+}
+
+void print_end(const AuditRows& rows) {
+  const auto leaking = std::ranges::count_if(
+      rows.rows, [](const AuditRow& row) { return row.should_be_causal() && row.changed(); });
+  for (const auto& [form, why] : rows.refused) {
+    if (form.precision == rows.refused.front().first.precision) {
+      fmt::print("\nnot run: {}\n", why);
+    }
+  }
+  fmt::print("\n{} comparisons; {} that should be causal changed\n", rows.rows.size(), leaking);
 }
 
 std::string index_text(const std::vector<std::int64_t>& index) {
@@ -116,27 +156,34 @@ void print_known_briefly(const std::vector<KnownLeak>& leaks) {
 }
 
 void print_rows(const AuditRows& rows) {
-  std::map<std::tuple<Reference, int, Precision>, std::vector<const AuditRow*>> groups;
-  for (const AuditRow& row : rows.rows) {
-    groups[{row.form.reference, window_of(row.form), row.form.precision}].push_back(&row);
-  }
   fmt::print(
       "\nElements of o, ht and A_qk before a cut that change when q, k ... change after it; the\n"
       "first leak, i<-j: token i sees token j; the largest change of A_qk, that as a share of 4u,\n"
       "the most that rounding may do to unit queries and keys; the largest change of o, ht.\n\n");
-  fmt::print("{:<10}{:>6}  {:<8}", "reference", "window", "operands");
-  for (const char* change : kPerturbed) fmt::print("{:>7}", change);
+  begin_header();
   fmt::print("{:>17}{:>9}{:>7}{:>9}\n", "first", "A_qk", "of 4u", "o, ht");
-  for (const auto& [unused, group] : groups) print_line(group.front()->form, line_of(group));
-  const auto leaking = std::ranges::count_if(
-      rows.rows, [](const AuditRow& row) { return row.should_be_causal() && row.changed(); });
+  for (const auto& group : groups_of(rows)) print_line(group.front()->form, line_of(group));
   if (const AuditRow* row = smallest(rows.rows)) print_smallest(*row);
-  for (const auto& [form, why] : rows.refused) {
-    if (form.precision == rows.refused.front().first.precision) {
-      fmt::print("\nnot run: {}\n", why);
-    }
+  print_end(rows);
+}
+
+void print_gradients(const AuditRows& control, const AuditRows& rows) {
+  fmt::print(
+      "Gradients of a loss on the outputs before a cut: elements of dq, dk, dv, dg, dbeta before "
+      "the\n"
+      "cut, and of dA_log, ddt_bias and dh0, that change when q, k ... change after it; the first\n"
+      "leak, i<-j: the gradient of token i sees token j; the largest change. The control is not "
+      "this\n"
+      "library's: its dq is measured from the middle of a window, and has to be found.\n\n");
+  begin_header();
+  fmt::print("{:>17}{:>9}\n", "first", "largest");
+  for (const auto& group : groups_of(control)) {
+    print_gradient_line("control", group.front()->form, line_of(group));
   }
-  fmt::print("\n{} comparisons; {} that should be causal changed\n", rows.rows.size(), leaking);
+  for (const auto& group : groups_of(rows)) {
+    print_gradient_line(name(group.front()->form.reference), group.front()->form, line_of(group));
+  }
+  print_end(rows);
 }
 
 void print_accuracy(const std::vector<Accuracy>& all) {

@@ -20,6 +20,7 @@ void print_known(const std::vector<KnownLeak>& leaks);
 // A line each: the last weight of row 5 before and after.
 void print_known_briefly(const std::vector<KnownLeak>& leaks);
 void print_rows(const AuditRows& rows);
+void print_gradients(const AuditRows& control, const AuditRows& rows);
 void print_accuracy(const std::vector<Accuracy>& all);
 
 // "16", pairwise "1"

@@ -59,19 +59,26 @@ class FormAudit {
   std::vector<Finding> run() {
     findings_ = audit::audit([&](const Arrays& in) { return outputs(backend_, form_, in); },
                              inputs_, options_);
-    add_states();
+    add_by_cut(states);
     add_scores();
     return std::move(findings_);
   }
 
+  std::vector<Finding> run_gradients() {
+    options_.shrink_calls = 0;  // with fewer tokens the loss is another
+    add_by_cut(gradients);
+    return std::move(findings_);
+  }
+
  private:
-  void add_states() {
+  // Of a call that hangs on where the cut is.
+  void add_by_cut(Arrays (*call)(const Backend&, const CallForm&, const Arrays&, std::int64_t)) {
     std::vector<Finding> all;
     audit::Options options = options_;
     for (const std::int64_t cut : telling_cuts(form_, scope_.sizes.T)) {
       options.cuts = {cut};
       const std::vector<Finding> some = audit::audit(
-          [&](const Arrays& in) { return states(backend_, form_, in, cut); }, inputs_, options);
+          [&](const Arrays& in) { return call(backend_, form_, in, cut); }, inputs_, options);
       if (all.empty()) {
         all = some;
       } else {
@@ -143,10 +150,8 @@ std::int64_t moved(const std::vector<audit::Edit>& elements) {
   return std::ranges::count_if(elements, [](const auto& e) { return e.before != e.after; });
 }
 
-}  // namespace
-
-AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
-                        const std::function<void(const CallForm&, std::size_t, std::size_t)>& at) {
+AuditRows audit_forms(const Backend& backend, const AuditScope& scope, const AtForm& at,
+                      bool of_gradients) {
   AuditRows result;
   const std::vector<CallForm> all = forms(scope);
   for (std::size_t n = 0; n < all.size(); ++n) {
@@ -156,11 +161,22 @@ AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
       continue;
     }
     at(form, n, all.size());
-    for (Finding& finding : FormAudit(backend, form, scope).run()) {
-      result.rows.push_back({backend.name, form, std::move(finding)});
+    FormAudit form_audit(backend, form, scope);
+    for (Finding& finding : of_gradients ? form_audit.run_gradients() : form_audit.run()) {
+      result.rows.push_back({backend.name, form, std::move(finding), of_gradients});
     }
   }
   return result;
+}
+
+}  // namespace
+
+AuditRows audit_backend(const Backend& backend, const AuditScope& scope, const AtForm& at) {
+  return audit_forms(backend, scope, at, false);
+}
+
+AuditRows audit_gradients(const Backend& backend, const AuditScope& scope, const AtForm& at) {
+  return audit_forms(backend, scope, at, true);
 }
 
 KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed) {

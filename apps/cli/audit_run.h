@@ -28,8 +28,10 @@ struct AuditRow {
   std::string backend;
   CallForm form;
   audit::Finding finding;
+  bool of_gradients = false;
 
-  bool should_be_causal() const { return form.reference != Reference::midpoint; }
+  // With midpoint, backward has the gradients of shifted.
+  bool should_be_causal() const { return of_gradients || form.reference != Reference::midpoint; }
   bool changed() const { return finding.differing > 0; }
 };
 
@@ -38,9 +40,18 @@ struct AuditRows {
   std::vector<std::pair<CallForm, std::string>> refused;  // and why
 };
 
-// Calls at(form, done, all) before each form.
-AuditRows audit_backend(const Backend& backend, const AuditScope& scope,
-                        const std::function<void(const CallForm&, std::size_t, std::size_t)>& at);
+// Called before each form, with the forms done and all of them.
+using AtForm = std::function<void(const CallForm&, std::size_t, std::size_t)>;
+
+AuditRows audit_backend(const Backend& backend, const AuditScope& scope, const AtForm& at);
+AuditRows audit_gradients(const Backend& backend, const AuditScope& scope, const AtForm& at);
+
+// Not this library's: dq of linear attention with decay, whose operands are rounded to bf16 and
+// measured from the middle of windows of 16 tokens (midpoint), which leaks, or from their first
+// token (first_row), which does not. All other gradients are 0.
+Backend control_backward(Reference reference);
+// What audit_gradients() finds in the one that leaks, in one form.
+AuditRows audit_control();
 
 // The leak that is known to be there: windows of 16 keys, bf16 operands; the gates of tokens 6, 7
 // and 8 change, and row 5 is looked at. Token 8 is the midpoint's reference.
@@ -69,6 +80,9 @@ ScoreMap score_map(const Backend& backend, Reference reference, std::uint64_t se
 
 // The midpoint's known leak was found, and nothing else moved but with the midpoint.
 bool as_expected(const std::vector<KnownLeak>& leaks, const AuditRows& rows);
+
+// The midpoint's gradients leak where they should, and nothing of ours moved.
+bool gradients_as_expected(const AuditRows& control, const AuditRows& rows);
 
 // "g of tokens 6, 7, 8"
 std::string known_change();
