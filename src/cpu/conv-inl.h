@@ -19,7 +19,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
 
-// A 16-bit number in memory, as the other of the two formats would be.
+// What a tensor must hold so that kernels of T read it in place.
+template <class T>
+inline constexpr DType kOwnDType = sizeof(T) == 8 ? DType::f64 : DType::f32;
+
+// A bf16 number in memory.
 struct Bf16 {
   std::uint16_t bits;
 };
@@ -194,13 +198,17 @@ HWY_INLINE void columns_from_rows(const T* const* rows, std::size_t m, std::size
   }
 }
 
-// Channels [first, first + m) of a matrix of channels, k numbers each, as rows. columns: scratch,
-// [m][k].
+// Channels of a matrix, k numbers each, as rows; the first number is data[base], and the next
+// channel is a step further. columns: scratch, [m][k].
 template <class T>
 HWY_INLINE void load_channels(const ConstTensor& x, std::int64_t base, std::int64_t step,
                               std::size_t m, std::size_t k, T* columns, T* rows,
                               std::size_t padded) {
-  if (step == static_cast<std::int64_t>(k)) {
+  const bool dense = step == static_cast<std::int64_t>(k);
+  if (dense && x.dtype == kOwnDType<T>) {
+    return rows_from_columns(static_cast<const T*>(x.data) + base, m, k, rows, padded);
+  }
+  if (dense) {
     load_row<T>(x.data, x.dtype, base, m * k, m * k, columns);
   } else {
     for (std::size_t c = 0; c < m; ++c) {
@@ -214,10 +222,12 @@ HWY_INLINE void load_channels(const ConstTensor& x, std::int64_t base, std::int6
 template <class T>
 HWY_INLINE void store_channels(const Tensor& x, std::int64_t base, std::int64_t step,
                                const T* const* rows, std::size_t m, std::size_t k, T* columns) {
-  columns_from_rows(rows, m, k, columns);
-  if (step == static_cast<std::int64_t>(k)) {
-    return store_row<T>(x.data, x.dtype, base, m * k, columns);
+  const bool dense = step == static_cast<std::int64_t>(k);
+  if (dense && x.dtype == kOwnDType<T>) {
+    return columns_from_rows(rows, m, k, static_cast<T*>(x.data) + base);
   }
+  columns_from_rows(rows, m, k, columns);
+  if (dense) return store_row<T>(x.data, x.dtype, base, m * k, columns);
   for (std::size_t c = 0; c < m; ++c) {
     store_row<T>(x.data, x.dtype, base + static_cast<std::int64_t>(c) * step, k, columns + c * k);
   }
@@ -234,6 +244,7 @@ void prepare_conv(const ConstTensor& weight, const ConstTensor& bias, const Conv
     load_channels<T>(weight, static_cast<std::int64_t>(c) * weight.stride[0], weight.stride[0],
                      std::min(kBlock, C - c), W, columns, rows + c, padded);
   }
+  for (std::size_t j = 0; j < W; ++j) std::fill(rows + j * padded + C, rows + (j + 1) * padded, 0);
   T* last = rows + W * padded;
   if (bias) return load_row<T>(bias.data, bias.dtype, 0, C, padded, last);
   std::fill(last, last + padded, T(0));
@@ -262,7 +273,7 @@ class ConvInputs {
   // Row s of the sequence, s >= -(W - 1), as numbers that a kernel can read: in place, or in space.
   const T* row(std::int64_t s, T* space) const {
     if (s < 0) return scratch_.state[s + plan_.W - 1];
-    if (x_.dtype == kOwn && task_.channels >= kLanes) return at<T>(s);
+    if (x_.dtype == kOwnDType<T> && task_.channels >= kLanes) return at<T>(s);
     load_row<T>(x_.data, x_.dtype, index(s), channels(), padded(), space);
     return space;
   }
@@ -283,7 +294,6 @@ class ConvInputs {
                       scratch_.columns);
   }
 
-  static constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
   static constexpr std::int64_t kLanes = 64 / sizeof(T);  // of the widest vector
 
  private:
@@ -384,12 +394,12 @@ class ConvForward {
 
   void tile(std::int64_t t, std::int64_t tokens) {
     const Tensor& y = args_.y;
-    const bool in_place = y.dtype == ConvInputs<T>::kOwn && task_.channels >= ConvInputs<T>::kLanes;
+    const bool in_place = y.dtype == kOwnDType<T> && task_.channels >= ConvInputs<T>::kLanes;
     ConvRows<T> rows;
     rows.tokens = static_cast<std::size_t>(tokens);
     // Scratch rows have room for a whole vector.
     rows.n = static_cast<std::size_t>(std::max(task_.channels, ConvInputs<T>::kLanes));
-    rows.next = args_.x.dtype == ConvInputs<T>::kOwn ? next(t) : 0;
+    rows.next = args_.x.dtype == kOwnDType<T> ? next(t) : 0;
     for (std::int64_t i = 0; i < tokens + plan_.W - 1; ++i) {
       rows.in[i] = inputs_.row(t - plan_.W + 1 + i, scratch_.in[i]);
     }

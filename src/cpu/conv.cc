@@ -59,7 +59,6 @@ Weights prepare(const Args& args, const ConvPlan& plan, const ConvKernels& kerne
   const std::size_t bytes =
       static_cast<std::size_t>(plan.W + 1) * padded * (plan.wide ? sizeof(double) : sizeof(float));
   Weights w{Scratch({}, bytes), {}};
-  std::memset(w.memory.data(), 0, bytes);
   kernels.prepare(args.weight, args.bias, plan, padded, w.memory.data());
   w.rows = {w.memory.data(), padded};
   return w;
