@@ -292,5 +292,23 @@ TEST(ConvSums, AreThoseOfTheChunksInOrder) {
   EXPECT_EQ(difference(dbias, {bias_sum.begin(), bias_sum.end()}), "");
 }
 
+// So many channels that the terms of three sequences do not fit into the memory for them at once.
+TEST(ConvSums, DoNotHangOnHowManyChunksRunTogether) {
+  ConvCase c = exact({.C = 160000, .W = 8, .lens = {{1, 1, 1}}, .state = {}, .bias = false});
+  const ConvBundle b = make_conv(c);
+  ConvBackwardArgs args = b.backward_args();
+  args.dx = args.d_initial_state = {};
+  causal_conv1d_backward(args, {.threads = 2});
+  const auto all = values(as_const(b.dweight));
+  constexpr std::int64_t kSome = 50;
+  args.x.shape[2] = args.d_y.shape[2] = args.weight.shape[0] = kSome;
+  args.dweight.shape[0] = args.dbias.shape[0] = kSome;
+  for_each_index(args.dweight, [&](const Index& at) { store(args.dweight, at, -1); });
+  causal_conv1d_backward(args, {.threads = 2});
+  EXPECT_EQ(difference(values(as_const(args.dweight)),
+                       {all.begin(), all.begin() + static_cast<long>(kSome * c.W)}),
+            "");
+}
+
 }  // namespace
 }  // namespace kda::test

@@ -303,6 +303,25 @@ std::vector<Param> params() {
 }
 INSTANTIATE_TEST_SUITE_P(All, NormKernel, testing::ValuesIn(params()), param_name);
 
+// dweight: chains over the tokens and heads of 64 tokens, added batch row by batch row.
+TEST(NormSums, AreThoseOfTheChunksInOrder) {
+  constexpr std::int64_t kChunk = 64;
+  const NormCase c{.B = 2, .T = kChunk + 9, .H = 2, .D = 40};
+  const std::vector<double> dweight = run(make_norm(c), Form::gated).dweight;
+  std::vector<float> sum(dweight.size());
+  for (std::int64_t b = 0; b < c.B; ++b) {
+    for (std::int64_t t = 0; t < c.T; t += kChunk) {
+      const NormBundle chunk = make_norm(c);
+      for_each_index(chunk.d_y, [&](const Index& at) {
+        if (at[0] != b || at[1] < t || at[1] >= t + kChunk) store(chunk.d_y, at, 0);
+      });
+      const std::vector<double> terms = run(chunk, Form::gated).dweight;
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(terms[i]);
+    }
+  }
+  EXPECT_EQ(difference(dweight, {sum.begin(), sum.end()}), "");
+}
+
 TEST(NormIsa, FusedInstructionSetsAgreeToTheBit) {
   std::vector<Isa> fused = cpu_isas();
   std::erase(fused, Isa::sse4);
