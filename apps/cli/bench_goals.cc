@@ -1,4 +1,5 @@
 // The goals of kda bench: ratios of figures of one run.
+#include <algorithm>
 #include <cmath>
 
 #if defined(__x86_64__)
@@ -34,6 +35,17 @@ class Judge {
   void add(const Words& words, const Figure& over, const Figure& under, const Ran& ran) {
     goals_.push_back({words.name, words.says, over.best() / under.best(),
                       over.median() / under.median(), words.goal, words.at_least, threads_, ran});
+  }
+
+  // Forward and backward of the same round, of forward.
+  void add_training(const char* name, const char* says, const std::string& where,
+                    const std::string& precision) {
+    const Figure& forward = figure("training." + where + "forward." + precision);
+    Figure both = figure("training." + where + "backward." + precision);
+    for (std::size_t i = 0; i < std::min(both.samples.size(), forward.samples.size()); ++i) {
+      both.samples[i] += forward.samples[i];
+    }
+    add({name, says, 3.8, false}, both, forward, both.ran);
   }
 
   void add_decode(const Words& words, const std::string& where, const char* precision) {
@@ -105,6 +117,15 @@ std::vector<Goal> goals(const std::vector<Figure>& figures, const BenchSizes& si
     const Figure& own = judge.figure("conv." + dtype);
     judge.add({goal.c_str(), says, 1.5, false}, own, judge.figure("conv.copy." + dtype), own.ran);
   }
+  judge.add({"prefill.softplus.fp32", "mild softplus gates in fp32, of bounded ones", 1.2, false},
+            judge.figure("prefill.softplus.fp32"), fp32, fp32.ran);
+  judge.add({"prefill.softplus.mixed", "mild softplus gates in mixed, of bounded ones", 1.2, false},
+            judge.figure("prefill.softplus.mixed"), mixed, mixed.ran);
+  judge.add_training("training.fp32", "forward + backward in fp32, of forward", "", "fp32");
+  judge.add_training("training.mixed", "forward + backward in mixed, of forward", "", "mixed");
+  judge.add_training("training.8k.fp32", "the same of 8 times as many tokens, fp32", "8k.", "fp32");
+  judge.add_training("training.8k.mixed", "the same of 8 times as many tokens, mixed", "8k.",
+                     "mixed");
   return judge.take();
 }
 

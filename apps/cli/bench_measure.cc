@@ -7,6 +7,7 @@
 
 #include "bench.h"
 #include "bench_conv.h"
+#include "bench_training.h"
 #include "cpu/peak.h"
 #include "kda/streaming.hpp"
 #include "sample.h"
@@ -67,11 +68,12 @@ struct Timed {
   std::string name, unit;
   double units_a_second = 1;
   bool warm = false;  // run once before, so that the caches hold its states
+  bool slow = false;  // measured at the most threads only, in every fifth round
   std::function<Ran(const CpuContext&)> call;
 };
 
 Timed prefill(const std::string& name, const Sample& sample, bool is_recurrent) {
-  return {name, "ms", 1e3, false, [&sample, is_recurrent](const CpuContext& context) {
+  return {name, "ms", 1e3, false, false, [&sample, is_recurrent](const CpuContext& context) {
             return is_recurrent ? recurrent(sample.args(), context)
                                 : forward(sample.args(), context);
           }};
@@ -79,16 +81,31 @@ Timed prefill(const std::string& name, const Sample& sample, bool is_recurrent) 
 
 Timed decode(const std::string& name, const Sample& sample, std::int64_t layers, bool streaming) {
   const auto states = std::make_shared<Decode>(sample, layers, streaming);
-  return {name, "us", 1e6 / states->steps(), layers == 1,
-          [states](const CpuContext& context) { return states->chunk(context); }};
+  return {
+      name,        "us",  1e6 / states->steps(),
+      layers == 1, false, [states](const CpuContext& context) { return states->chunk(context); }};
 }
 
 // The convolutions of q, k and v beside a copy of the same bytes.
 void add_convolution(std::vector<Timed>& all, const std::string& dtype, const ConvBench& bench) {
-  all.push_back({"conv." + dtype, "ms", 1e3, false,
+  all.push_back({"conv." + dtype, "ms", 1e3, false, false,
                  [&bench](const CpuContext& context) { return bench.convolve(context); }});
-  all.push_back({"conv.copy." + dtype, "ms", 1e3, false,
+  all.push_back({"conv.copy." + dtype, "ms", 1e3, false, false,
                  [&bench](const CpuContext& context) { return bench.copy(context); }});
+}
+
+// Forward and backward of the same rows; `where` "" or "8k.".
+void add_training(std::vector<Timed>& all, const std::string& where, const std::string& precision,
+                  const TrainingBench& bench, bool slow) {
+  all.push_back({"training." + where + "forward." + precision, "ms", 1e3, false, slow,
+                 [&bench](const CpuContext& context) { return bench.forward(context); }});
+  all.push_back({"training." + where + "backward." + precision, "ms", 1e3, false, slow,
+                 [&bench](const CpuContext& context) { return bench.backward(context); }});
+}
+
+void add_mild_gates(std::vector<Timed>& all, const std::string& precision, const MildGates& gates) {
+  all.push_back({"prefill.softplus." + precision, "ms", 1e3, false, false,
+                 [&gates](const CpuContext& context) { return gates.forward(context); }});
 }
 
 std::vector<Timed> timed_calls(const Sample& fp32, const Sample& mixed, std::int64_t layers) {
@@ -168,6 +185,15 @@ std::vector<Figure> measure(const BenchSizes& sizes, const MeasurePeaks& peaks,
   const ConvBench conv_bf16(sizes.T, 128 * sizes.H, DType::bf16);
   add_convolution(calls, "fp32", conv_fp32);
   add_convolution(calls, "bf16", conv_bf16);
+  const MildGates mild_fp32(fp32), mild_mixed(mixed);
+  add_mild_gates(calls, "fp32", mild_fp32);
+  add_mild_gates(calls, "mixed", mild_mixed);
+  const TrainingBench training_fp32(fp32, sizes.T), training_mixed(mixed, sizes.T);
+  const TrainingBench long_fp32(fp32, 8 * sizes.T), long_mixed(mixed, 8 * sizes.T);
+  add_training(calls, "", "fp32", training_fp32, false);
+  add_training(calls, "", "mixed", training_mixed, false);
+  add_training(calls, "8k.", "fp32", long_fp32, true);
+  add_training(calls, "8k.", "mixed", long_mixed, true);
   Figures figures;
   for (int round = 0; round < sizes.repeats; ++round) {
     for (const int threads : sizes.threads) {
@@ -178,6 +204,7 @@ std::vector<Figure> measure(const BenchSizes& sizes, const MeasurePeaks& peaks,
       add_peaks(figures, peaks(machine.isa, threads, round % 5 == 0), machine);
       const CpuContext context{.threads = threads, .isa = sizes.isa};
       for (const Timed& timed : calls) {
+        if (timed.slow && (round % 5 != 0 || threads != sizes.threads.back())) continue;
         report(timed.name + where);
         if (timed.warm || round == 0) timed.call(context);
         Ran ran;
