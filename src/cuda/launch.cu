@@ -50,11 +50,12 @@ Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors) {
       best = {multiprocessors, lanes, halves, 0};
     }
   }
-  // A place for what every producer is at, and some for what waits: about 27 MB, less than the L2.
+  // A place for what every producer is at and one that waits: with more, images are pushed out of
+  // the L2 before they are read.
   const std::int64_t producers = ceil_div(
       static_cast<std::int64_t>(multiprocessors - best.lanes * best.halves) * kProducerGroups,
       best.lanes);
-  best.slots = static_cast<int>(producers + 4);
+  best.slots = static_cast<int>(producers + 1);
   return best;
 }
 

@@ -24,6 +24,11 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
+// Arrives once this thread's copies (copy_async) are there.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
+
 // Arrives, and has the barrier's phase wait for that many more bytes.
 __device__ __forceinline__ void mbarrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
@@ -76,6 +81,20 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, st
           "r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
+}
+
+// Copies bytes (a multiple of 16) from shared memory, where fence_async_proxy_shared() and a
+// barrier lie behind what was stored there.
+__device__ __forceinline__ void bulk_store(void* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+
+// Until this thread's are done.
+__device__ __forceinline__ void wait_for_bulk_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
 
 template <int kRegisters>

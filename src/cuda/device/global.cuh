@@ -1,9 +1,14 @@
-// Stores to device memory through pointers whose kind the compiler cannot see.
+// To device memory: stores through pointers whose kind the compiler cannot see.
 #pragma once
 
 #include <cstdint>
 
 namespace kda::cuda {
+
+// To the L2, if the line is not there; bytes and address multiples of 16.
+__device__ __forceinline__ void prefetch_global(const void* p, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(p), "r"(bytes) : "memory");
+}
 
 __device__ __forceinline__ void store_global(char* p, uint4 x) {
   asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z),

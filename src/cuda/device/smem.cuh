@@ -36,6 +36,14 @@ __device__ __forceinline__ void load_shared8(std::uint32_t a, float (&x)[8]) {
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
+// Eight of 128 numbers that stand in two halves, the first four of every eight and the last four:
+// lanes side by side meet no bank twice.
+__device__ __forceinline__ void load_pieces(std::uint32_t a, float (&x)[8]) {
+  const float4 low = load_shared4(a), high = load_shared4(a + 256);
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
 __device__ __forceinline__ void store_shared(std::uint32_t a, float x) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(a), "f"(x) : "memory");
 }
@@ -81,6 +89,17 @@ __device__ __forceinline__ void copy_async_word(std::uint32_t to, const void* fr
 // For this thread's copies.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;\n" ::: "memory");
+}
+
+// This thread's copies since the last call are a group.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+// For all groups of this thread but the last kGroups.
+template <int kGroups>
+__device__ __forceinline__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kGroups) : "memory");
 }
 
 // Four 8 x 8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m.

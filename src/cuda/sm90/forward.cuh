@@ -9,8 +9,11 @@
 
 namespace kda::cuda::sm90 {
 
+// A producer block: the end keys of its warpgroups, then their scratch.
+inline constexpr int kProducerBytes = 4 * (Scratch::kEnds + Scratch::kBytes);
 inline constexpr int kSharedBytes =
-    1024 + (Stages::kBytes > 4 * Scratch::kBytes ? Stages::kBytes : 4 * Scratch::kBytes);
+    Stages::kBytes > kProducerBytes ? Stages::kBytes : kProducerBytes;
+static_assert(kSharedBytes <= 227 * 1024);
 
 // Registers a thread in a consumer block: a block starts with 128, and waits for ever for more than
 // there are.
@@ -20,9 +23,8 @@ static_assert(2 * kScanRegisters + 2 * kFeedRegisters <= 4 * 128);
 template <bool kGeneral, bool kServing>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
-  extern __shared__ char shared[];
-  const std::uint32_t base = (shared_address(shared) + 1023) & ~1023u;
-  char* const aligned = shared + (base - shared_address(shared));
+  extern __shared__ __align__(1024) char shared[];
+  const std::uint32_t base = shared_address(shared);
   const int consumers = p.lanes * p.halves;
   const int block = blockIdx.x;
   const bool consumer = block < consumers;
@@ -34,18 +36,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (p.lanes == 0) return;
   if (consumer && threadIdx.x == 0) {
-    for (int i = 0; i < Stages::kCount; ++i) {
-      mbarrier_init(stages.full(i), 1);
-      mbarrier_init(stages.empty(i), p.halves == 1 ? 8 : 4);  // warps that read a stage
-    }
+    stages.init(p.halves == 1 ? 8 : 4);
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
   __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (!consumer) {
     const int workers = (gridDim.x - consumers) * 4;
-    produce<kGeneral>(p, aligned + group * Scratch::kBytes, group, (block - consumers) * 4 + group,
-                      workers);
+    produce<kGeneral>(p, base + group * Scratch::kEnds,
+                      shared + 4 * Scratch::kEnds + group * Scratch::kBytes, group,
+                      (block - consumers) * 4 + group, workers);
     return;
   }
   const int lane = p.halves == 1 ? block : block / 2, half = p.halves == 1 ? 0 : block % 2;
@@ -55,9 +55,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       scan<kServing>(p, stages, lane, half + group, stages.output(group));
   } else {
     lower_registers<kFeedRegisters>();
-    const int warp = threadIdx.x / 32 - 12;
-    if (warp >= 0 && warp < Stages::kCount && threadIdx.x % 32 == 0)
-      feed(p, stages, lane, half, warp);
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0) - 8;
+    if (warp < Stages::kCount) {
+      feed_front(p, stages, lane, half, warp);
+    } else if (threadIdx.x % 32 == 0) {
+      feed_back(p, stages, lane, warp - Stages::kCount);
+    }
   }
 }
 

@@ -20,10 +20,14 @@ struct Image {
   static constexpr int kW = kEndKeys + kHead * 128;   // (I + A_kk)^-1 diag(beta), tf32, by slot
   static constexpr int kAqk = kW + kChunk * 128;      // A_qk, tf32
   static constexpr int kDecay = kAqk + kChunk * 128;  // exp(G_last), fp32, in order of decay_place
-  static constexpr int kCommon = kDecay + kHead * 4;  // what both halves of the value channels need
-  static constexpr int kValues = (kCommon + 1023) / 1024 * 1024;  // V, two halves
-  static constexpr int kStride = kValues + 2 * kHalf;
+  static constexpr int kBytes = kDecay + kHead * 4;
+  static constexpr int kRest = kDecay - kQueries;  // bytes of all but keys and decays
+  static constexpr int kStride = (kBytes + 1023) / 1024 * 1024;
 };
+
+// Times a producer adds to an image's counter: the solve is one, all else another. As often adds a
+// consumer block to the other counter.
+inline constexpr std::uint32_t kParts = 2;
 
 // The row of token t.
 __host__ __device__ constexpr int slot(int t) { return (t & ~7) | ((t & 3) << 1) | ((t >> 2) & 1); }

@@ -15,25 +15,25 @@
 
 namespace kda::cuda::sm90 {
 
-// Shared memory of one producer warpgroup, bytes from its start.
+// Shared memory of one producer warpgroup, bytes from its start. Its end keys stand elsewhere
+// (kEnds): as a block's first, so that their addresses' bits are free.
 struct Scratch {
-  static constexpr int kTile = kChunk * kHead * 2;          // [32][128] bf16
-  static constexpr int kQueries = kTile;                    // rebased; the keys are at 0
-  static constexpr int kGrowing = 2 * kTile;                // the keys with the growing factor
-  static constexpr int kValues = 3 * kTile;                 // on their way to the image
-  static constexpr int kA = 4 * kTile;                      // A_kk, beta's rows in it
-  static constexpr int kInverse = kA + kChunk * kRowA * 4;  // of the solve
-  static constexpr int kSums = kInverse + kChunk * kRowInverse * 4;  // of each warp's gates
+  static constexpr int kEnds = kHead * 128;              // as in the image
+  static constexpr int kTile = kChunk * kHead * 2;       // [32][128] bf16
+  static constexpr int kQueries = kTile;                 // rebased; the keys are at 0
+  static constexpr int kGrowing = 2 * kTile;             // the keys with the growing factor
+  static constexpr int kGates = 3 * kTile;               // raw
+  static constexpr int kA = 4 * kTile;                   // A_kk, beta's rows in it
+  static constexpr int kSums = kA + kChunk * kRowA * 4;  // of each warp's gates
   // Per token: [k, q] (factor, undo), then all betas. Two, taken in turn: a warp that is ahead
   // writes the next chunk's while others read.
   static constexpr int kRows = kSums + 4 * kHead * 4;
   static constexpr int kBeta = kChunk * 16;  // within one of the two
   static constexpr int kRowsBytes = kBeta + kChunk * 4;
-  static constexpr int kStart = kRows + 2 * kRowsBytes;  // G of a window's first token
-  static constexpr int kCut = kStart + kHead * 4;        // one word a warp
-  static constexpr int kOffsets = kCut + 16;             // of the gates (GateForm)
-  static constexpr int kLedger = (kOffsets + kHead * 4 + 15) / 16 * 16;
-  static constexpr int kBytes = (kLedger + 400 + 1023) / 1024 * 1024;
+  static constexpr int kCut = kRows + 2 * kRowsBytes;  // one word a warp
+  static constexpr int kOffsets = kCut + 16;           // of the gates (GateForm)
+  static constexpr int kLedger = kOffsets + kHead * 4;
+  static constexpr int kBytes = (kLedger + 400 + 255) / 256 * 256;
 };
 
 // Where one producer thread works: four tokens by eight channels, and the byte offsets of its
@@ -46,6 +46,7 @@ struct Patch {
   std::uint32_t by_slot;     // in a half tile of Image, rows by slot; token i: ^ 32 i, + 256 i
   std::uint32_t by_token;    // the same, rows by token; token i: ^ 16 i, + 128 i
   std::uint32_t transposed;  // in Image's end keys; channel c: ^ 16 c, + 128 c
+  std::uint32_t turned;      // the same, of channel c ^ (piece % 8): ^ 144 c
 
   __device__ __forceinline__ Patch(int warp_, int lane_)
       : warp(warp_), lane(lane_), token(warp_ * 8 + (lane_ >> 4) * 4), piece(lane_ & 15) {
@@ -54,56 +55,36 @@ struct Patch {
     by_slot = half + swizzled(slot(token), piece & 7);
     by_token = half + swizzled(token, piece & 7);
     transposed = swizzled(piece * 8, token >> 2);
+    turned = transposed ^ ((piece & 7) * 144);
   }
 };
 
-// Rows [first, last) of A_kk and A_qk (6), (7) from the operands in shared memory. Warps 0, 1 take
-// 16 rows of A_kk each, warps 2, 3 of A_qk.
-__device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint32_t rows,
-                                                  char* image, bool undo_columns, int warp,
-                                                  int lane, int first, int last) {
-  const bool is_q = warp >= 2;
-  const int row0 = (warp & 1) * 16;
-  if (row0 >= last || row0 + 16 <= first) return;
-  float c[4][4] = {};
-  // ldmatrix: lane 8 m + r reads row r of matrix m. Step k is pieces 2 k, 2 k + 1: an XOR of 32 k.
-  const int row = row0 + (lane & 15), column = (lane & 7) + ((lane >> 4) << 3);
-  const std::uint32_t left =
-      base + (is_q ? Scratch::kQueries : 0) + row * 256 + (((lane >> 4) ^ (row & 7)) << 4);
-  const std::uint32_t right =
-      base + Scratch::kGrowing + column * 256 + ((((lane >> 3) & 1) ^ (column & 7)) << 4);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    std::uint32_t a[4], b[4];
-    load_matrices(left ^ (k << 5), a);
-#pragma unroll
-    for (int t = 0; t < 4; t += 2) {
-      if (t * 8 > row0) continue;
-      load_matrices((right ^ (k << 5)) + t * 8 * 256, b);
-      mma_bf16(c[t], a, b[0], b[1]);
-      mma_bf16(c[t + 1], a, b[2], b[3]);
-    }
-  }
+// Rows row0 + lane / 4 and eight further of A_kk to shared memory, or of A_qk to the image.
+template <bool kWindows, bool kQueries>
+__device__ __forceinline__ void store_scores(std::uint32_t base, std::uint32_t rows, char* image,
+                                             const float (&c)[4][4], int row0, int lane, int first,
+                                             int last) {
   const int g = lane >> 2, q = lane & 3;
   char* const to = image + Image::kAqk + swizzled(row0 + g, q >> 1) + (q & 1) * 8;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = row0 + g + 8 * half;
-    if (i < first || i >= last) continue;
-    const float undo = load_shared(rows + (i * 2 + is_q) * 8 + 4) *
-                       (is_q ? 1.f : load_shared(rows + Scratch::kBeta + i * 4));
-    const int end = is_q ? i + 1 : i;  // select: what is masked may be anything
+    if (kWindows && (i < first || i >= last)) continue;
+    // One window that is the chunk has nothing to undo (row_factors).
+    float undo = kWindows ? load_shared(rows + (i * 2 + kQueries) * 8 + 4) : 1.f;
+    if (!kQueries) undo *= load_shared(rows + Scratch::kBeta + i * 4);
+    const int end = kQueries ? i + 1 : i;  // select: what is masked may be anything
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       const int j = t * 8 + 2 * q;
       float x = c[t][half * 2] * undo, y = c[t][half * 2 + 1] * undo;
-      if (undo_columns) {
+      if (kWindows) {
         x *= load_shared(rows + j * 16 + 4);
         y *= load_shared(rows + (j + 1) * 16 + 4);
       }
       x = j < end ? x : 0.f;
       y = j + 1 < end ? y : 0.f;
-      if (is_q) {
+      if (kQueries) {
         store_global(flip(to, t << 5) + half * 1024, uint2{to_tf32(x), to_tf32(y)});
       } else {
         store_shared2(base + Scratch::kA + (i * kRowA + j) * 4, x, y);
@@ -112,11 +93,73 @@ __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint3
   }
 }
 
+// Rows [first, last) of A_kk and A_qk (6), (7) from the operands in shared memory. Warps 0, 1 take
+// 16 rows of A_kk each, warps 2, 3 of A_qk. kWindows: not all rows at once.
+template <bool kWindows>
+__device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint32_t rows,
+                                                  char* image, int warp, int lane, int first,
+                                                  int last) {
+  const bool is_q = warp >= 2;
+  const int row0 = (warp & 1) * 16;
+  if (kWindows && (row0 >= last || row0 + 16 <= first)) return;
+  float c[4][4] = {};
+  // ldmatrix: lane 8 m + r reads row r of matrix m. Step k is pieces 2 k, 2 k + 1: an XOR of 32 k.
+  const int row = row0 + (lane & 15), column = (lane & 7) + ((lane >> 4) << 3);
+  const std::uint32_t left =
+      base + (is_q ? Scratch::kQueries : 0) + row * 256 + (((lane >> 4) ^ (row & 7)) << 4);
+  const std::uint32_t right =
+      base + Scratch::kGrowing + column * 256 + ((((lane >> 3) & 1) ^ (column & 7)) << 4);
+  // Two steps' operands: one on its way while the other is multiplied.
+  std::uint32_t a[2][4], b[2][2][4];
+  const auto load = [&](int k) {
+    load_matrices(left ^ (k << 5), a[k & 1]);
+    load_matrices(right ^ (k << 5), b[k & 1][0]);
+    if (row0 > 0) load_matrices((right ^ (k << 5)) + 16 * 256, b[k & 1][1]);
+  };
+  load(0);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    if (k < 7) load(k + 1);
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const std::uint32_t(&x)[4] = b[k & 1][t];
+      if (t == 1 && row0 == 0) continue;
+      mma_bf16(c[2 * t], a[k & 1], x[0], x[1]);
+      mma_bf16(c[2 * t + 1], a[k & 1], x[2], x[3]);
+    }
+  }
+  if (is_q) {
+    store_scores<kWindows, true>(base, rows, image, c, row0, lane, first, last);
+  } else {
+    store_scores<kWindows, false>(base, rows, image, c, row0, lane, first, last);
+  }
+}
+
+// x[c] becomes x[c ^ turn], for a turn below 8 that differs between lanes.
+__device__ __forceinline__ void turn_channels(std::uint32_t (&x)[8][4], int turn) {
+#pragma unroll
+  for (int bit = 1; bit < 8; bit *= 2) {
+    const bool swap = turn & bit;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      if (c & bit) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t low = x[c][i], high = x[c | bit][i];
+        x[c][i] = swap ? high : low;
+        x[c | bit][i] = swap ? low : high;
+      }
+    }
+  }
+}
+
 // The operands of one window that is the whole chunk, of a gate whose bound fits (11), in place of
 // the raw keys, queries and gates; and those of the products with the state. G: sums from the
-// chunk's start plus the shift, in bits; total: the chunk's, without.
+// chunk's start plus the shift, in bits; total: the chunk's, without. ends_at: where the end keys
+// go in shared memory, a multiple of 1024.
 __device__ __forceinline__ void store_operands(const ForwardParams& p, const Patch& at,
-                                               std::uint32_t base, std::uint32_t rows, char* image,
+                                               std::uint32_t base, std::uint32_t ends_at,
+                                               std::uint32_t rows, char* image,
                                                const float (&G)[4][8], const float (&total)[8]) {
   // A power of two: the operands of the state are those of the window, exactly.
   const float power = exp2_integer(-static_cast<int>(p.shift));
@@ -127,7 +170,6 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
   const std::uint32_t tile = base + at.tile, factors = rows + at.token * 16;
   char* const keys = image + Image::kKeys + at.by_slot;
   char* const queries = image + Image::kQueries + at.by_token;
-  char* const end_keys = image + Image::kEndKeys + at.transposed;
   const auto vector = [](const std::uint32_t(&x)[4]) { return uint4{x[0], x[1], x[2], x[3]}; };
   std::uint32_t ends[8][4];
 #pragma unroll
@@ -163,11 +205,11 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
     store_global(flip(keys, i << 5) + i * 256, vector(state_k));
     store_global(flip(queries, i << 4) + i * 128, vector(state_q));
   }
+  // By way of shared memory: stored from here they would reach the image in pieces of 32 bytes. A
+  // lane takes its channels in an order of its own, so that no bank is met twice.
+  turn_channels(ends, at.piece & 7);
 #pragma unroll
-  for (int c = 0; c < 8; ++c) {
-    store_global(flip(end_keys, c << 4) + c * 128,
-                 uint4{ends[c][0], ends[c][1], ends[c][2], ends[c][3]});
-  }
+  for (int c = 0; c < 8; ++c) store_shared4((ends_at + at.turned) ^ (c * 144), vector(ends[c]));
 }
 
 }  // namespace kda::cuda::sm90

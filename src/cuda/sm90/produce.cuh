@@ -12,7 +12,7 @@ namespace kda::cuda::sm90 {
 
 // What a warpgroup does next, in shared memory: one thread works it out, all read it.
 struct Task {
-  const char *k, *q, *g, *v, *beta;  // of the chunk's first token
+  const char *k, *q, *g, *beta;  // of the chunk's first token
   char* image;
   std::uint32_t* filled;
   std::uint32_t* taken;
@@ -64,7 +64,6 @@ struct Ledger {
     t.k = row(p.k, tile, token, tile.h / p.group);
     t.q = row(p.q, tile, token, tile.h / p.group);
     t.g = row(p.g, tile, token, tile.h);
-    t.v = row(p.v, tile, token, tile.h);
     t.beta = row(p.beta, tile, token, tile.h);
     t.image = p.ring + static_cast<std::int64_t>(at) * Image::kStride;
     t.filled = p.filled + at;
@@ -76,18 +75,34 @@ struct Ledger {
   }
 };
 
-// The raw keys, queries and gates of a task to where their operands will stand, and its values.
+// The raw gates of a task.
 template <bool kGeneral>
-__device__ __forceinline__ void fetch_task(const ForwardParams& p, const Task& task,
-                                           const Patch& at, std::uint32_t base) {
-  const std::uint32_t tile = base + at.tile;
-  const int left = task.left;
-  if (!kGeneral || p.g.element == Element::bf16) {
-    fetch_patch<!kGeneral>(tile + Scratch::kGrowing, task.g, p.g, at.token, at.piece, left);
+__device__ __forceinline__ void fetch_gates(const ForwardParams& p, const Task& task,
+                                            const Patch& at, std::uint32_t base) {
+  if (task.left > 0 && (!kGeneral || p.g.element == Element::bf16)) {
+    fetch_patch<!kGeneral>(base + Scratch::kGates + at.tile, task.g, p.g, at.token, at.piece,
+                           task.left);
   }
-  fetch_patch<!kGeneral>(tile, task.k, p.k, at.token, at.piece, left);
-  fetch_patch<!kGeneral>(tile + Scratch::kQueries, task.q, p.q, at.token, at.piece, left);
-  fetch_patch<!kGeneral>(tile + Scratch::kValues, task.v, p.v, at.token, at.piece, left);
+  commit_copies();
+}
+
+// The raw keys and queries, to where their operands will stand.
+template <bool kGeneral>
+__device__ __forceinline__ void fetch_rows(const ForwardParams& p, const Task& task,
+                                           const Patch& at, std::uint32_t base) {
+  if (task.left > 0) {
+    const std::uint32_t tile = base + at.tile;
+    fetch_patch<!kGeneral>(tile, task.k, p.k, at.token, at.piece, task.left);
+    fetch_patch<!kGeneral>(tile + Scratch::kQueries, task.q, p.q, at.token, at.piece, task.left);
+  }
+  commit_copies();
+}
+
+// The same into the L2, in good time.
+__device__ __forceinline__ void prefetch_rows(const ForwardParams& p, const Task& task, int lane) {
+  if (lane >= task.left) return;
+  prefetch_global(task.k + lane * (p.k.token * 2), kHead * 2);
+  prefetch_global(task.q + lane * (p.q.token * 2), kHead * 2);
 }
 
 // G, the sums of the gates in bits, over the thread's own tokens.
@@ -96,10 +111,10 @@ __device__ __forceinline__ void sum_gates(const ForwardParams& p, const Task& ta
                                           const GateForm& form, std::uint32_t base,
                                           float (&G)[4][8]) {
   float offset[8];
-  load_shared8(base + Scratch::kOffsets + at.piece * 32, offset);
+  load_pieces(base + Scratch::kOffsets + at.piece * 16, offset);
   const int left = task.left;
   const bool wide = kGeneral && p.g.element == Element::f32;
-  const std::uint32_t raw = base + Scratch::kGrowing + at.tile;
+  const std::uint32_t raw = base + Scratch::kGates + at.tile;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool there = at.token + i < left;
@@ -147,9 +162,9 @@ __device__ __forceinline__ void sum_in_warp(const Patch& at, std::uint32_t base,
     whole[c] = lower + G[3][c];
   }
   if (upper) {
-    const std::uint32_t to = base + Scratch::kSums + at.warp * kHead * 4 + at.piece * 32;
+    const std::uint32_t to = base + Scratch::kSums + at.warp * kHead * 4 + at.piece * 16;
     store_shared4(to, whole[0], whole[1], whole[2], whole[3]);
-    store_shared4(to + 16, whole[4], whole[5], whole[6], whole[7]);
+    store_shared4(to + kHead * 2, whole[4], whole[5], whole[6], whole[7]);
   }
 }
 
@@ -159,7 +174,7 @@ __device__ __forceinline__ void sum_over_warps(const Patch& at, std::uint32_t ba
                                                float (&total)[8]) {
 #pragma unroll
   for (int c4 = 0; c4 < 8; c4 += 4) {
-    const std::uint32_t from = base + Scratch::kSums + at.piece * 32 + c4 * 4;
+    const std::uint32_t from = base + Scratch::kSums + at.piece * 16 + c4 * (kHead / 2);
     const float4 w0 = load_shared4(from), w1 = load_shared4(from + kHead * 4);
     const float4 w2 = load_shared4(from + kHead * 8), w3 = load_shared4(from + kHead * 12);
     const float s0[4] = {w0.x, w0.y, w0.z, w0.w}, s1[4] = {w1.x, w1.y, w1.z, w1.w};
@@ -185,12 +200,6 @@ __device__ __forceinline__ void store_decay(const Patch& at, char* image, const 
   }
 }
 
-__device__ __forceinline__ void store_values(const Patch& at, std::uint32_t values, char* image) {
-  char* const to = image + Image::kValues + at.by_token;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) store_global(flip(to, i << 4) + i * 128, fetched(values, i));
-}
-
 // Says that a part of an image is written: the solve late, when its stores are long done, but
 // before the wait for another place. The fence between these stores and the copy engine's reads is
 // on the reader's side (stages.cuh).
@@ -204,9 +213,10 @@ static_assert(sizeof(Ledger) <= Scratch::kBytes - Scratch::kLedger);
 
 // kGeneral: any gate, window, stride; else a bounded gate in bf16 whose bound fits one window a
 // chunk, and rows of whole vectors. `worker`: this warpgroup's number among all producers'.
+// ends_at: Scratch::kEnds bytes of shared memory, a multiple of 1024.
 template <bool kGeneral>
-__device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, int group,
-                                        int worker, int workers) {
+__device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t ends_at,
+                                        char* scratch, int group, int worker, int workers) {
   const std::uint32_t base = shared_address(scratch);
   Ledger& ledger = *reinterpret_cast<Ledger*>(scratch + Scratch::kLedger);
   const int thread = threadIdx.x % 128;
@@ -219,7 +229,8 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
   const int step = workers / p.lanes + (worker % p.lanes < workers % p.lanes ? 1 : 0);
   if (keeper) new (&ledger) Ledger(p, worker % p.lanes, worker / p.lanes, step);
   meet();
-  if (ledger.task[0].left > 0) fetch_task<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
+  fetch_gates<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
+  fetch_rows<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
   GateForm form;
   std::uint32_t* unsignalled = nullptr;  // the solver's
   for (int turn = 0, parity = 0;; parity ^= 1) {
@@ -230,11 +241,13 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
     const Patch at(at_warp, at_lane);
     const int left = task.left;
     if (left == 0) break;
-    wait_for_copies();
+    wait_for_groups<1>();
     if (task.entered) {
       form.load(p, task.h, base + Scratch::kOffsets);
       meet();
     }
+    // A look at the place's counter in good time: the answer is a long way off.
+    const std::uint32_t taken = keeper ? load_relaxed(task.taken) : 0;
     const std::uint32_t rows = base + Scratch::kRows + parity * Scratch::kRowsBytes;
     if (thread < kChunk) {
       float beta = 0.f;
@@ -246,23 +259,27 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
     }
     float G[4][8], before[8], total[8];
     sum_gates<kGeneral>(p, task, at, form, base, G);
+    wait_for_groups<0>();
     store_row_factors<kGeneral>(p, base + at.tile, base + Scratch::kQueries + at.tile, rows,
                                 at.token, lane);
     sum_in_warp(at, base, G, before);
     signal(unsignalled, lane);
-    if (keeper && task.use > 0) {
-      while (load_relaxed(task.taken) < task.use * p.halves) {
+    if (keeper && taken < task.use * kParts * p.halves) {
+      while (load_relaxed(task.taken) < task.use * kParts * p.halves) {
       }
     }
     meet();
+    const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
+    fetch_gates<kGeneral>(p, next, at, base);
+    if (!kGeneral && warp == 1) prefetch_rows(p, next, lane);
     char* const image = task.image;
     // With one window the sums carry the shift at once.
     const bool single = !kGeneral || p.single;
     sum_over_warps(at, base, single ? p.shift : 0.f, before, G, total);
     if (warp == 3 && lane < 16) store_decay(at, image, total);
-    store_values(at, base + Scratch::kValues + at.tile, image);
     if (single) {
-      store_operands(p, at, base, rows, image, G, total);
+      store_operands(p, at, base, ends_at, rows, image, G, total);
+      fence_async_proxy_shared();
     } else {
       uint4 k[4], q[4];
 #pragma unroll
@@ -271,19 +288,20 @@ __device__ __forceinline__ void produce(const ForwardParams& p, char* scratch, i
         q[i] = fetched(base + Scratch::kQueries + at.tile, i);
       }
       store_state_operands(p, at, base, rows, image, k, q, G, total);
-      multiply_windows(p, at, base, rows, image, k, q, G, 1 + threadIdx.x / 128);
+      multiply_windows(p, at, base, rows, ends_at, image, k, q, G, 1 + threadIdx.x / 128);
     }
     meet();
-    if (single) multiply_operands(base, rows, image, false, warp, lane, 0, kChunk);
+    if (single && keeper) bulk_store(image + Image::kEndKeys, ends_at, Scratch::kEnds);
+    if (single) multiply_operands<false>(base, rows, image, at.warp, at.lane, 0, kChunk);
     meet();
-    const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
-    if (next.left > 0) fetch_task<kGeneral>(p, next, at, base);
+    fetch_rows<kGeneral>(p, next, at, base);
     if (warp == solver) {
-      solve(base + Scratch::kA, base + Scratch::kInverse, rows + Scratch::kBeta, image + Image::kW,
-            lane);
+      solve(base + Scratch::kA, rows + Scratch::kBeta, image + Image::kW, at.lane);
       unsignalled = task.filled;
     } else if (keeper) {
       // All but the solve: what the others stored lies behind the barrier.
+      wait_for_bulk_stores();
+      fence_async_proxy();
       add_release(task.filled, 1);
       ledger.advance(p, step, turn == 0 ? 2 : turn - 1);
     }

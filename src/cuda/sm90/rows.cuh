@@ -45,7 +45,7 @@ __device__ __forceinline__ uint4 pack(const float (&y)[8]) {
 // Four tokens by eight channels of 16-bit elements, from `row`, the place of the chunk's first
 // token, on, into shared memory, token i at (to ^ 16 i) + 256 i; zeros past the chunk's `left`
 // tokens, without a look at the memory. With kVectors the copies are on their way until
-// wait_for_copies(); what a thread fetches only that thread reads.
+// waited for; what a thread fetches only that thread reads.
 template <bool kVectors>
 __device__ __forceinline__ void fetch_patch(std::uint32_t to, const char* row, const View& view,
                                             int token, int piece, int left) {

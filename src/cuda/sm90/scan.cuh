@@ -30,15 +30,15 @@ struct Ahead {
   std::uint32_t v[2][4];
   float4 decay[8];
 
-  __device__ __forceinline__ void load(std::uint32_t image, std::uint32_t values, int warp,
+  __device__ __forceinline__ void load(std::uint32_t front, std::uint32_t values, int warp,
                                        int lane) {
     const int matrix = lane >> 3;
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
       const int token = (2 * t + (matrix >> 1)) * 8 + token_of(lane & 7);
-      load_matrices_transposed(image + values + swizzled(token, 2 * warp + (matrix & 1)), v[t]);
+      load_matrices_transposed(front + values + swizzled(token, 2 * warp + (matrix & 1)), v[t]);
     }
-    const std::uint32_t at = image + Image::kDecay + (lane & 3) * 16;
+    const std::uint32_t at = front + Stages::kDecay + (lane & 3) * 16;
 #pragma unroll
     for (int i = 0; i < 8; ++i) decay[i] = load_shared4(at + i * 64);
   }
@@ -115,33 +115,39 @@ __device__ __forceinline__ std::uint64_t channels(std::uint64_t tile, int k) {
   return tile + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4);
 }
 
-// U = V - (exp(G) K) S (8), rounded to tf32, with S in a; meanwhile S decays. Ends with U there: a
-// product left in flight over a loop's back edge, or S touched in another iteration than the
-// product that made it, has the compiler serialise them all. kCall: keeps
-// the compiler from folding a tile's first call and the loop's into one, that other iteration.
-template <int kCall>
-__device__ __forceinline__ void predict(std::uint32_t image, const Ahead& ahead,
-                                        std::uint32_t (&a)[8][4], float (&u)[16], float (&s)[64]) {
-  ahead.unpack_values(u);
+// U = V - (exp(G) K) S (8), rounded to tf32, with S in a and V in u; meanwhile() runs next to the
+// product. Ends with U there: a product left in flight over a loop's back edge, or S touched in
+// another iteration than the product that made it, has the compiler serialise them all. kCall:
+// keeps the compiler from folding a tile's first call and the loop's into one, that other
+// iteration.
+template <int kCall, class Meanwhile>
+__device__ __forceinline__ void predict(std::uint32_t keys_at, std::uint32_t (&a)[8][4],
+                                        float (&u)[16], Meanwhile meanwhile) {
   pin(u);
   pin(a);
   wgmma_fence();
-  const std::uint64_t keys = swizzled_operand(image + Image::kKeys);
+  const std::uint64_t keys = swizzled_operand(keys_at);
 #pragma unroll
   for (int k = 0; k < 8; ++k) wgmma_bf16_n32<true>(u, a[k], channels(keys, k));
   wgmma_commit();
   asm volatile("// call %0\n" ::"n"(kCall));
-  ahead.apply_decay(s);
+  meanwhile();
   wgmma_wait<0>();
   pin(u);
   round_tf32(u);
+}
+
+// The warp has read its part of a stage: all lanes' reads lie before the arrival.
+__device__ __forceinline__ void release(std::uint32_t empty, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(empty);
 }
 
 // The chunks of one tile. half: which 64 value channels. kServing: with checkpoints, bf16 states.
 template <bool kServing>
 __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& stages,
                                           const Tile& tile, int half, std::uint32_t staging,
-                                          Turn& turn) {
+                                          Turn& front, Turn& back) {
   const int thread = thread_of_group();
   const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
   const int value0 = half * 64 + warp * 16;
@@ -150,27 +156,32 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
   load_state<kServing>(p, tile, value0, lane, s);
   Stops<kServing> stops(p, tile);
   if (stops.due(0)) stops.keep(p, tile, value0, lane, s);
-  const std::uint32_t my_values = Image::kValues + (p.halves == 1 ? half * Image::kHalf : 0);
+  const std::uint32_t my_values = Stages::kValues + (p.halves == 1 ? half * Image::kHalf : 0);
   const Output output(p, tile, value0, staging + warp * kChunk * 32, lane);
   float u[16], z[16], o[16];
   std::uint32_t a[8][4];
   Ahead ahead;
   Output::Packed packed;
+  // The next chunk's front, a product ahead of its use; the chunk's back.
+  const auto look_ahead = [&](bool more) {
+    mbarrier_wait(stages.back_full(back.stage), back.parity);
+    if (!more) return;
+    mbarrier_wait(stages.front_full(front.stage), front.parity);
+    ahead.load(stages.front(front.stage), my_values, warp, lane);
+  };
   if (tile.chunks > 0) {
-    mbarrier_wait(stages.full(turn.stage), turn.parity);
-    ahead.load(stages.image(turn.stage), my_values, warp, lane);
+    mbarrier_wait(stages.front_full(front.stage), front.parity);
+    ahead.load(stages.front(front.stage), my_values, warp, lane);
     pack_state(s, a);
-    predict<0>(stages.image(turn.stage), ahead, a, u, s);
+    ahead.unpack_values(u);
+    const int mine = front.stage;
+    front.next();
+    predict<0>(stages.front(mine), a, u, [&] { ahead.apply_decay(s); });
+    look_ahead(tile.chunks > 1);
+    release(stages.front_empty(mine), lane);
   }
   for (int chunk = 0; chunk < tile.chunks; ++chunk) {
-    const std::uint32_t image = stages.image(turn.stage);
-    const int mine = turn.stage;
-    const bool more = chunk + 1 < tile.chunks;
-    turn.next();
-    if (more) {
-      mbarrier_wait(stages.full(turn.stage), turn.parity);
-      ahead.load(stages.image(turn.stage), my_values, warp, lane);
-    }
+    const std::uint32_t image = stages.back(back.stage);
     // Z = W U (8)
     pin(u);
     wgmma_fence();
@@ -195,17 +206,33 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     multiply_tokens<false>(o, z, swizzled_operand(image + Image::kAqk));
     wgmma_commit();
     if (chunk > 0) output.store(packed, (chunk - 1) * kChunk);
+    ahead.unpack_values(u);
     wgmma_wait<1>();
     pin(s);
     pack_state(s, a);
     if (kServing && p.bf16_state) unpack_state(a, s);
     if (stops.due(chunk + 1)) stops.keep(p, tile, value0, lane, s);
-    wgmma_wait<0>();
-    pin(o);
-    output.take(o, packed);
-    __syncwarp();  // the other lanes' reads, too, lie before the arrival
-    if (lane == 0) mbarrier_arrive(stages.empty(mine));
-    if (more) predict<1>(stages.image(turn.stage), ahead, a, u, s);
+    const auto finish_output = [&] {
+      pin(o);
+      output.take(o, packed);
+      release(stages.back_empty(back.stage), lane);
+      back.next();
+    };
+    if (chunk + 1 < tile.chunks) {
+      const int mine = front.stage;
+      front.next();
+      predict<1>(stages.front(mine), a, u, [&] {
+        ahead.apply_decay(s);
+        pin(s);
+        wgmma_wait<1>();
+        finish_output();
+        look_ahead(chunk + 2 < tile.chunks);
+      });
+      release(stages.front_empty(mine), lane);
+    } else {
+      wgmma_wait<0>();
+      finish_output();
+    }
   }
   if (tile.chunks > 0) output.store(packed, (tile.chunks - 1) * kChunk);
   if (p.final.data) store_state<kServing>(p.final, tile.slot, tile.h, value0, lane, s);
@@ -215,9 +242,9 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
 template <bool kServing>
 __device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int lane,
                                      int half, std::uint32_t staging) {
-  Turn turn;
+  Turn front, back;
   for (int number = lane; number < p.N * p.HV; number += p.lanes) {
-    scan_tile<kServing>(p, stages, Tile(p, number), half, staging, turn);
+    scan_tile<kServing>(p, stages, Tile(p, number), half, staging, front, back);
   }
 }
 

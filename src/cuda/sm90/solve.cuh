@@ -13,8 +13,7 @@
 
 namespace kda::cuda::sm90 {
 
-inline constexpr int kRowA = 36;        // floats from row to row of A in shared memory
-inline constexpr int kRowInverse = 20;  // and of the scratch, whose rows are columns of the inverse
+inline constexpr int kRowA = 36;  // floats from row to row of A in shared memory
 
 __device__ __forceinline__ void split_tf32(float x, std::uint32_t& high, std::uint32_t& low) {
   high = to_tf32(x);
@@ -34,10 +33,9 @@ __device__ __forceinline__ void mma_split(float (&c)[4], const float (&a)[4], fl
 
 __device__ __forceinline__ void store_tf32(char* to, float x) { store_global(to, to_tf32(x)); }
 
-// a: A in shared memory, kRowA floats a row. scratch: 32 rows of kRowInverse floats. beta: 32
-// floats in shared memory. w: the image's tile.
-__device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t scratch, std::uint32_t beta,
-                                      char* w, int lane) {
+// a: A in shared memory, kRowA floats a row; the inverses of its diagonal blocks take their places,
+// transposed. beta: 32 floats in shared memory. w: the image's tile.
+__device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t beta, char* w, int lane) {
   // Lane j of a half warp holds column j of its block's inverse.
   const int j = lane & 15, block = lane >> 4;
   const std::uint32_t diagonal = a + (block * 16 * kRowA + block * 16) * 4;
@@ -55,9 +53,10 @@ __device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t scratch, st
       if (i > m + 3) t[i] = fmaf(-x.w, t[m + 3], t[i]);
     }
   }
+  __syncwarp();
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    store_shared4(scratch + lane * kRowInverse * 4 + c * 16, t[4 * c], t[4 * c + 1], t[4 * c + 2],
+    store_shared4(diagonal + j * kRowA * 4 + c * 16, t[4 * c], t[4 * c + 1], t[4 * c + 2],
                   t[4 * c + 3]);
   }
   const float beta_j = load_shared(beta + lane * 4);
@@ -73,7 +72,7 @@ __device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t scratch, st
 
   const int g = lane >> 2, q = lane & 3;
   const auto inverse = [&](int column, int row) {
-    return load_shared(scratch + (column * kRowInverse + row) * 4);
+    return load_shared(a + (column * kRowA + (column & 16) + row) * 4);
   };
   // X^T = T11^T A21^T, rows j.
   float x[2][4] = {};

@@ -95,29 +95,30 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
   }
 }
 
-// A_kk and A_qk of the chunk's `length` tokens, window by window; rows past it are zero.
+// A_kk and A_qk of the chunk's `length` tokens, window by window; rows past it are zero. starts:
+// room for G of a window's first token.
 __device__ __forceinline__ void multiply_windows(const ForwardParams& p, const Patch& at,
                                                  std::uint32_t base, std::uint32_t rows,
-                                                 char* image, const uint4 (&k)[4],
-                                                 const uint4 (&q)[4], const float (&G)[4][8],
-                                                 int barrier) {
+                                                 std::uint32_t starts, char* image,
+                                                 const uint4 (&k)[4], const uint4 (&q)[4],
+                                                 const float (&G)[4][8], int barrier) {
   for (int first = 0; first < kChunk;) {
     if (first >= at.token && first < at.token + 4) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (at.token + i != first) continue;
-        const std::uint32_t to = base + Scratch::kStart + at.piece * 32;
+        const std::uint32_t to = starts + at.piece * 32;
         store_shared4(to, G[i][0], G[i][1], G[i][2], G[i][3]);
         store_shared4(to + 16, G[i][4], G[i][5], G[i][6], G[i][7]);
       }
     }
     barrier_sync(barrier, 128);  // also: the last window's products have read their operands
     float start[8];
-    load_shared8(base + Scratch::kStart + at.piece * 32, start);
+    load_shared8(starts + at.piece * 32, start);
     const int end = window_end(p, at, base, G, start, first, barrier);
     store_window_operands(p, at, base, rows, k, q, G, start, first, end);
     barrier_sync(barrier, 128);
-    multiply_operands(base, rows, image, true, at.warp, at.lane, first, end);
+    multiply_operands<true>(base, rows, image, at.warp, at.lane, first, end);
     first = end;
   }
 }
