@@ -12,7 +12,7 @@ namespace {
 
 // Cycles a chunk: of a consumer that takes half a head, or a whole one, and of a multiprocessor of
 // producers (docs/hopper.md).
-constexpr std::int64_t kHalfHead = 1100, kWholeHead = 1750, kProducer = 2400;
+constexpr std::int64_t kHalfHead = 1580, kWholeHead = 2380, kProducer = 4400;
 constexpr int kProducerGroups = 4;  // warpgroups a block
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
