@@ -6,6 +6,7 @@ STABLE_TORCH_LIBRARY(kda, m) {
   kda::torch_op::define_backward(m);
   kda::torch_op::define_streaming(m);
   kda::torch_op::define_conv(m);
+  kda::torch_op::define_norm(m);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(kda, CPU, m) {
@@ -13,6 +14,7 @@ STABLE_TORCH_LIBRARY_IMPL(kda, CPU, m) {
   kda::torch_op::implement_backward(m);
   kda::torch_op::implement_streaming(m);
   kda::torch_op::implement_conv(m);
+  kda::torch_op::implement_norm(m);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(kda, CompositeExplicitAutograd, m) {

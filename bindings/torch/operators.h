@@ -20,4 +20,7 @@ void implement_streaming_anywhere(Library& m);  // what takes no tensor
 void define_conv(Library& m);
 void implement_conv(Library& m);
 
+void define_norm(Library& m);
+void implement_norm(Library& m);
+
 }  // namespace kda::torch_op

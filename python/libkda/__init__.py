@@ -11,6 +11,7 @@ from libkda._ops import (
     chunk_delta_rule,
     chunk_gdn,
     chunk_kda,
+    gated_norm,
     linear_attention,
     recurrent_kda,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "chunk_gdn",
     "chunk_kda",
     "decode",
+    "gated_norm",
     "linear_attention",
     "recurrent_kda",
     "update_conv_pool",

@@ -319,3 +319,19 @@ def causal_conv1d(
         x, weight, bias, initial_state, cu_seqlens, activation, output_final_state
     )
     return y, state if output_final_state else None
+
+
+def gated_norm(
+    x: Tensor, weight: Tensor | None = None, gate: Tensor | None = None, *, eps: float = 1e-5
+) -> Tensor:
+    """The norm behind the attention: x / sqrt(mean(x^2) + eps) * weight * sigmoid(gate), like x.
+
+    Args:
+        x: [B, T, H, D]; the mean is over D. weight: [D]; absent: 1.
+        gate: [B, T, H, D], logits; absent: no gate.
+
+    docs/convolution.md. Everything that is given differentiates, once.
+    """
+    refuse_other_devices(x=x, weight=weight, gate=gate)
+    y: Tensor = torch.ops.kda.gated_norm(x, weight, gate, eps)
+    return y

@@ -92,12 +92,12 @@ def _fake_conv_backward(*args: Any) -> tuple[Tensor, ...]:
     return _fake_gradients(args[:4], args[7])
 
 
-def _fake_plain(states: Tensor, slots: Tensor | None, state_layout: str) -> Tensor:
-    raise NotImplementedError("the shape of streaming states is not known while tracing")
+def _fake_norm(x: Tensor, *args: Any) -> Tensor:
+    return _dense(x)
 
 
-def _gradient(tensor: Tensor) -> Tensor | None:
-    return tensor if tensor.dim() != 1 or tensor.numel() else None
+def _fake_norm_backward(*args: Any) -> tuple[Tensor, ...]:
+    return _fake_gradients(args[:3], args[4])
 
 
 def _differentiate(name: str, backward: Callable[..., tuple[Tensor, ...]], tensors: int) -> None:
@@ -132,6 +132,21 @@ def _differentiate(name: str, backward: Callable[..., tuple[Tensor, ...]], tenso
     torch.library.register_autograd(f"kda::{name}", run, setup_context=setup)
 
 
+def _differentiate_norm() -> None:
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.eps = inputs[3]
+
+    def run(ctx: Any, d_y: Tensor) -> tuple[Any, ...]:
+        needed = [bool(n) for n in ctx.needs_input_grad[:3]]
+        gradients = torch.ops.kda.gated_norm_backward(
+            *ctx.saved_tensors, d_y, _wanted(needed), ctx.eps
+        )
+        return (*(g if n else None for g, n in zip(gradients, needed, strict=True)), None)
+
+    torch.library.register_autograd("kda::gated_norm", run, setup_context=setup)
+
+
 def _refuse(name: str, why: str) -> None:
     """An operator that has no gradient says why."""
 
@@ -162,6 +177,8 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "causal_conv1d": _fake_conv,
     "causal_conv1d_pool": _fake_conv_pool,
     "causal_conv1d_backward": _fake_conv_backward,
+    "gated_norm": _fake_norm,
+    "gated_norm_backward": _fake_norm_backward,
     "states_commit": lambda *args: None,
     "states_clear": lambda *args: None,
     "states_copy": lambda *args: None,
@@ -181,7 +198,9 @@ def _register() -> None:
     _differentiate("forward", ops.backward, 8)
     _differentiate("recurrent", ops.backward, 8)
     _differentiate("causal_conv1d", ops.causal_conv1d_backward, 4)
+    _differentiate_norm()
     _refuse("backward", _TWICE)
+    _refuse("gated_norm_backward", _TWICE)
     _refuse("causal_conv1d_backward", _TWICE)
 
 

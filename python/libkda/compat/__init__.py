@@ -1,0 +1,12 @@
+"""Other projects' names for the same functions: libkda.compat.fla, .flash_kda, .attn_gym.
+
+Argument order, defaults and layouts are theirs. What libkda does not have is a RuntimeError that
+says so, and an unknown keyword is a TypeError: nothing that is asked for is left out in silence.
+"""
+
+from __future__ import annotations
+
+
+def refuse(argument: str, was: object, accepted: str) -> None:
+    """An error that reads like those of libkda."""
+    raise RuntimeError(f"{argument}: {was}; accepted: {accepted}")

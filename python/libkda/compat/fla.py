@@ -1,0 +1,159 @@
+"""chunk_kda and fused_recurrent_kda as flash-linear-attention 0.6 has them.
+
+    from libkda.compat.fla import chunk_kda, fused_recurrent_kda
+
+replaces `from fla.ops.kda import ...`. Shapes: q, k [B, T, H, K]; v [B, T, HV, V];
+g [B, T, HV, K]; beta [B, T, HV]; A_log HV numbers and dt_bias HV * K numbers in any shape; states
+[N, HV, K, V] (with state_v_first [N, HV, V, K]), float32. What differs: everything is causal to the
+bit (docs/math.md); chunks have 32 tokens unless chunk_size says 64; fused_recurrent_kda has
+gradients; hints about speed and memory (safe_gate, disable_recompute, cu_seqlens_cpu) change
+nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import Tensor
+
+from libkda import _ops
+from libkda.compat import refuse
+
+
+def _gate(
+    q: Tensor,
+    v: Tensor,
+    use_gate_in_kernel: bool,
+    A_log: Tensor | None,
+    dt_bias: Tensor | None,
+    lower_bound: float | None,
+) -> dict[str, Any]:
+    """The gate form that these arguments mean."""
+    if not use_gate_in_kernel:
+        return {}  # g is the log decay; the others belong to a raw gate
+    if A_log is None and lower_bound is None:
+        refuse("A_log", "absent", "[HV] with use_gate_in_kernel, or a lower_bound")
+    heads, keys = v.shape[2], q.shape[3]
+    if A_log is not None and A_log.numel() != heads:
+        refuse("A_log", f"{A_log.numel()} numbers", f"{heads}, one a value head")
+    if dt_bias is not None and dt_bias.numel() != heads * keys:
+        refuse("dt_bias", f"{dt_bias.numel()} numbers", f"{heads * keys}, one a head and channel")
+    return {
+        "gate": "softplus" if lower_bound is None else "bounded",
+        "lower_bound": lower_bound,
+        "A_log": None if A_log is None else A_log.reshape(heads),
+        "dt_bias": None if dt_bias is None else dt_bias.reshape(heads, keys),
+    }
+
+
+def _layout(state_v_first: bool, transpose_state_layout: bool | None) -> Any:
+    if transpose_state_layout is not None:
+        if state_v_first:
+            refuse("transpose_state_layout", "given beside state_v_first", "one of them")
+        warnings.warn(
+            "transpose_state_layout is the old name of state_v_first",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        state_v_first = transpose_state_layout
+    return "value_first" if state_v_first else "key_first"
+
+
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    cp_context: object = None,
+    use_graph: bool = False,
+    max_num_seqs: int | None = None,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    chunk_size: int = 32,
+    transpose_state_layout: bool | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """FLA's chunk_kda on libkda.chunk_kda: (o, final state or None)."""
+    if return_intermediate_states:
+        refuse("return_intermediate_states", True, "False; libkda.decode writes checkpoints")
+    if cp_context is not None:
+        refuse("cp_context", "given", "None: one device has the whole sequence")
+    if use_graph or max_num_seqs is not None:
+        refuse("use_graph", f"{use_graph} with max_num_seqs {max_num_seqs}", "False, None")
+    if safe_gate and use_gate_in_kernel and lower_bound is None:
+        refuse("lower_bound", None, "a number below 0 with safe_gate and use_gate_in_kernel")
+    if chunk_size not in (32, 64):
+        refuse("chunk_size", chunk_size, "32, 64")
+    return _ops.chunk_kda(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        norm="rsqrt" if use_qk_l2norm_in_kernel else "none",
+        sigmoid_beta=use_beta_sigmoid_in_kernel,
+        neg_eigval=allow_neg_eigval,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=bool(output_final_state),  # None in FLA's own layers
+        state_layout=_layout(state_v_first, transpose_state_layout),
+        cu_seqlens=cu_seqlens,
+        chunk=chunk_size,
+        **_gate(q, v, use_gate_in_kernel, A_log, dt_bias, lower_bound),
+    )
+
+
+def fused_recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    transpose_state_layout: bool | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """FLA's fused_recurrent_kda on libkda.recurrent_kda: (o, final state or None)."""
+    return _ops.recurrent_kda(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        norm="rsqrt" if use_qk_l2norm_in_kernel else "none",
+        sigmoid_beta=use_beta_sigmoid_in_kernel,
+        neg_eigval=allow_neg_eigval,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=bool(output_final_state),  # None in FLA's own layers
+        state_layout=_layout(state_v_first, transpose_state_layout),
+        cu_seqlens=cu_seqlens,
+        **_gate(q, v, use_gate_in_kernel, A_log, dt_bias, lower_bound),
+    )
