@@ -10,54 +10,10 @@
 #include "case_families.h"
 #include "cpu_backward.h"
 #include "cpu_run.h"
-#include "gate_sizes.h"
+#include "gradient_errors.h"
 
 namespace kda::test {
 namespace {
-
-// What fp32 loses below its normal numbers, 2^-126, by what it is multiplied with later, or as
-// often as it is added.
-constexpr double kLost = 0x1p-114;
-
-double length_of(const std::vector<double>& x) {
-  double squares = 0;
-  for (double e : x) squares += e * e;
-  return std::sqrt(squares);
-}
-
-// What differs by no more than `lost` counts as equal.
-std::vector<double> with_losses(std::vector<double> answer, const std::vector<double>& truth,
-                                double lost) {
-  for (std::size_t i = 0; i < std::min(answer.size(), truth.size()); ++i) {
-    if (std::abs(answer[i] - truth[i]) <= lost) answer[i] = truth[i];
-  }
-  return answer;
-}
-
-// Errors of gradients of raw gates are measured with the sizes of their terms.
-void expect_within(const reference::Gradients& ours, const reference::Gradients& truth,
-                   const GateSizes& sizes, bool raw_gate, double lost, double limit) {
-  const NamedGradients x = by_name(ours), y = by_name(truth);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::string& name = x[i].first;
-    const std::vector<double>& right = *y[i].second;
-    // The oracle has gradients of absent parameters too.
-    if (x[i].second->empty() && (name == "dA_log" || name == "ddt_bias")) continue;
-    const double error = relative_error(with_losses(*x[i].second, right, lost), right);
-    const auto in_sizes = [&](const std::vector<double>& size) {
-      return error == 0 ? 0 : error * length_of(right) / length_of(size);
-    };
-    if (raw_gate && name == "dg") {
-      EXPECT_LE(in_sizes(sizes.dg), limit) << name;
-    } else if (name == "dA_log") {
-      EXPECT_LE(in_sizes(sizes.dA_log), limit) << name;
-    } else if (name == "ddt_bias") {
-      EXPECT_LE(in_sizes(sizes.ddt_bias), limit) << name;
-    } else {
-      EXPECT_LE(error, limit) << name;
-    }
-  }
-}
 
 BackwardCase backward_case(const Case& original, Precision precision) {
   Case c = original;
@@ -86,8 +42,7 @@ TEST_P(CpuBackwardAccuracy, MatchesTheOracle) {
   // 1e-4 where forward allows as much: an eigenvalue of -1 along keys that come again.
   double limit = precision == Precision::exact64 ? original.exact64_limit
                                                  : std::max(1e-5, original.fp32_limit);
-  expect_within(gradients_of(b), truth, gate_sizes(b, truth), has_raw_gate(original),
-                precision == Precision::exact64 ? 0 : kLost, limit);
+  expect_gradients(b, truth, precision == Precision::exact64 ? 0 : kLost, limit);
   EXPECT_EQ(ran.isa, isa);
   EXPECT_EQ(ran.precision, precision);
   // Forward's windows are found again; midpoint has the gradients of shifted.
@@ -114,8 +69,7 @@ TEST_P(CpuBackwardMixed, StaysWithinTheLimits) {
     const reference::Gradients truth = gradients_by_tokens(b);
     // f16 has no numbers below 2^-24.
     const double lost = c.dtype == DType::f16 ? 0x1p-24 : kLost;
-    expect_within(gradients_of(b), truth, gate_sizes(b, truth), has_raw_gate(c), lost,
-                  bf16_state ? 0.02 : 0.006);
+    expect_gradients(b, truth, lost, bf16_state ? 0.02 : 0.006);
   }
 }
 

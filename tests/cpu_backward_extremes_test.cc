@@ -183,6 +183,75 @@ TEST(CpuBackwardExtremes, LargeAndTinyNumbersAreRight) {
   }
 }
 
+// Values behind the loss that overflow the state, and with it later chunks: not one bit of the
+// gradients of earlier chunks.
+TEST(CpuBackwardExtremes, AnOverflowBehindTheLossStaysThere) {
+  constexpr std::int64_t kSeen = 32, kFirst = 40;
+  const Case c{.name = "overflow",
+               .seed = 10,
+               .T = 70,
+               .HV = 2,
+               .options = {.norm = Norm::rsqrt, .chunk = 16},
+               .initial_state = StateSpec{}};
+  BackwardBundle b = make_backward({.forward = in_precision(c, Precision::fp32)});
+  b.d_final_state = {};
+  for_each_index(b.d_o, [&](const Index& at) {
+    if (at[1] >= kSeen) store(b.d_o, at, 0);
+  });
+  const reference::Gradients expected = cpu_gradients(b);
+  for_each_index(b.inputs.v, [&](const Index& at) {
+    if (at[1] >= kFirst) store(b.inputs.v, at, 3e38);
+  });
+  forward(b.inputs.args());
+  ASSERT_FALSE(std::isfinite(load(b.inputs.final_state.tensor, {0, 0, 0, 0}))) << "no overflow";
+  EXPECT_EQ(first_difference(cpu_gradients(b), expected, kSeen, c.T), "");
+}
+
+// A NaN in one value head: the others share its query and key, not what only they have.
+TEST(CpuBackwardExtremes, ANaNStaysInItsHead) {
+  const Case c{.name = "head_nan",
+               .seed = 11,
+               .T = 40,
+               .HV = 3,
+               .options = {.norm = Norm::rsqrt},
+               .initial_state = StateSpec{}};
+  const BackwardBundle b = make_backward({.forward = in_precision(c, Precision::fp32)});
+  const reference::Gradients expected = cpu_gradients(b);
+  store(b.inputs.v, {0, 7, 1, 3}, std::numeric_limits<double>::quiet_NaN());
+  store(b.inputs.g, {0, 9, 1, 3}, std::numeric_limits<double>::quiet_NaN());
+  store(b.inputs.beta, {0, 9, 1}, std::numeric_limits<double>::quiet_NaN());
+  cpu_gradients(b);
+  for (const auto& [tensor, right] :
+       {std::pair{b.dv, expected.dv}, {b.dg, expected.dg}, {b.dbeta, expected.dbeta}}) {
+    std::size_t at_element = 0;
+    for_each_index(tensor, [&](const Index& at) {
+      const double truth = right[at_element++];
+      if (at[2] != 1) ASSERT_EQ(load(tensor, at), truth) << "token " << at[1] << " head " << at[2];
+    });
+  }
+}
+
+// States, and their cotangents and gradients, in bf16 with a bf16 state.
+TEST(CpuBackwardExtremes, StatesInBf16) {
+  const StateSpec state{DType::bf16, StateLayout::value_first};
+  Case c{.name = "bf16_states",
+         .seed = 12,
+         .T = 70,
+         .options = {.norm = Norm::rsqrt, .bf16_state = true},
+         .dtype = DType::bf16,
+         .initial_state = state};
+  for (Precision precision : {Precision::fp32, Precision::mixed}) {
+    c.options.precision = precision;
+    const BackwardBundle b = make_backward({.forward = c,
+                                            .d_final_state = state,
+                                            .checkpoints = {{.offset = 20}, {.offset = 64}},
+                                            .d_checkpoint_states = state,
+                                            .d_initial_state = state});
+    EXPECT_LE(worst_error(cpu_gradients(b), gradients_by_tokens(b)), 0.02) << name(precision);
+    EXPECT_EQ(b.inputs.damage(), "");
+  }
+}
+
 TEST(CpuBackwardExtremes, AnyHeadSize) {
   for (std::int64_t K : {1, 3, 33, 100, 256}) {
     for (std::int64_t V : {1, 3, 33, 100, 256}) {
