@@ -1,4 +1,9 @@
-"""Two threads whatever the machine, and no warning of torch's about its own parts."""
+"""Two threads whatever the machine, which sleep while they wait: the tests' tensors are small, and
+other tests run beside them."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported
 
 import torch
 
