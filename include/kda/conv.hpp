@@ -72,8 +72,8 @@ struct ConvCommitArgs {
 };
 
 // All throw Error before anything is written. Of Ran they fill backend, isa, precision and threads.
-// Memory for the call's duration: a copy of the weights and less than 1 MiB a thread; backward takes
-// up to 32 MiB more, for the sums of dweight and dbias.
+// Memory for the call's duration: a copy of the weights and less than 1 MiB a thread; backward
+// takes up to 32 MiB more, for the sums of dweight and dbias.
 Ran causal_conv1d(const ConvArgs& args, const CpuContext& context = {});
 Ran causal_conv1d_backward(const ConvBackwardArgs& args, const CpuContext& context = {});
 Ran causal_conv1d_commit(const ConvCommitArgs& args, const CpuContext& context = {});
