@@ -58,7 +58,8 @@ build() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1" -j "$job
 tidy() { sources | grep '\.cc$' | grep -vE '^(fuzz|bindings)/' | xargs -P "$jobs" -n 1 clang-tidy-19 -p build-asan --quiet; }
 
 python_rules() {
-  build/venv-torch/bin/ruff format --check python && build/venv-torch/bin/ruff check python &&
+  build/venv-torch/bin/ruff format --check python examples &&
+    build/venv-torch/bin/ruff check python examples &&
     build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests
 }
 
