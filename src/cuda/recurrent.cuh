@@ -442,8 +442,10 @@ template <class Map>
 __global__ void __launch_bounds__(kRecurrentThreads, 6)
     recurrent_kernel(const __grid_constant__ ForwardParams p) {
   __shared__ __align__(16) float part[2 * 4 * kSliceValues + 8];
-  zero_rest(p);
-  report(p);
+  if (p.cu_seqlens || p.status) {
+    zero_rest(p);
+    report(p);
+  }
   constexpr int kSlices = kHead / kSliceValues;
   const int n = static_cast<int>(blockIdx.x) / kSlices, h = static_cast<int>(blockIdx.y);
   if (n >= p.N) return;

@@ -24,11 +24,4 @@ __device__ __forceinline__ void store_global(char* p, std::uint32_t x) {
   asm volatile("st.global.b32 [%0], %1;\n" ::"l"(p), "r"(x) : "memory");
 }
 
-// Asks for memory to be brought to the L2: bytes a multiple of 16.
-__device__ __forceinline__ void prefetch(const void* p, std::uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
 }  // namespace kda::cuda

@@ -48,6 +48,17 @@ __device__ __forceinline__ void store_shared(std::uint32_t a, float x) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(a), "f"(x) : "memory");
 }
 
+__device__ __forceinline__ std::uint32_t load_shared_byte(std::uint32_t a) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u8 %0, [%1];\n" : "=r"(x) : "r"(a) : "memory");
+  return x;
+}
+
+// The lowest byte of x.
+__device__ __forceinline__ void store_shared_byte(std::uint32_t a, std::uint32_t x) {
+  asm volatile("st.shared.u8 [%0], %1;\n" ::"r"(a), "r"(x) : "memory");
+}
+
 // The lower half of x.
 __device__ __forceinline__ void store_shared_half(std::uint32_t a, std::uint32_t x) {
   asm volatile("st.shared.b16 [%0], %1;\n" ::"r"(a), "h"(static_cast<std::uint16_t>(x)) : "memory");

@@ -1,12 +1,11 @@
 // Appends tokens to a streaming state: a block for each head of each sequence, up to eight tokens a
 // pass, which do not cross the chunk's end. S is read as bf16 operands, which stay in registers;
-// S itself only moves where a chunk completes.
+// S itself only moves where a chunk completes. Design and figures: docs/hopper.md.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/device/barrier.cuh"
-#include "cuda/device/global.cuh"
 #include "cuda/sequences.cuh"
 #include "cuda/stream/layout.h"
 #include "cuda/stream/memory.cuh"
@@ -105,9 +104,6 @@ class Head {
     }
     if (span_.count > 0) {
       fetch_rows();
-      if (position_.length + span_.count >= kChunk && threadIdx.x == 0) {
-        prefetch(in_ + Layout::kKeys, kChunk * kHead * 4 + kHead * kHead * 4);  // S is behind
-      }
       const float offset = is_channel() ? set_channel(x) : 0.f;
       for (int done = 0;;) {
         const int count =
@@ -233,14 +229,16 @@ class Head {
   __device__ __forceinline__ void fetch_rows() const {
     const int length = position_.length, thread = static_cast<int>(threadIdx.x) - kHead;
     if (thread < 0) return;
-    const int warp = thread / 32;
-    const std::uint32_t to = base_ + warp * S::kValues * 4 + lane_ * 16;
     const char* from = in_ + thread * 16;
     const std::uint32_t row = base_ + thread / 16 * S::kRow + thread % 16 * 16;
-    const auto values = [&]<int kFirst>(Constant<kFirst>) {
-      if (kFirst + warp >= length) return;
-      copy_async_at<S::kU + kFirst * S::kValues * 4, Layout::kU + kFirst * kHead * 4>(to, from);
-      copy_async_at<S::kZ + kFirst * S::kValues * 4, Layout::kZ + kFirst * kHead * 4>(to, from);
+    constexpr int kPieces = Layout::kTf32Row / 16;
+    const auto values = [&]<int kFirst>(Constant<kFirst>) {  // pieces of 16 bytes
+      const int piece = kFirst + thread;
+      if (piece >= length * kPieces) return;
+      const std::uint32_t to =
+          base_ + piece * 16 + piece / kPieces * (S::kTf32Row - Layout::kTf32Row);
+      copy_async_at<S::kU, Layout::kU + kFirst * 16>(to, from);
+      copy_async_at<S::kZ, Layout::kZ + kFirst * 16>(to, from);
     };
     const auto keys = [&]<int kFirst>(Constant<kFirst>) {
       if (kFirst + thread / 16 >= length) return;
@@ -255,10 +253,9 @@ class Head {
     if (thread < length) {
       copy_async_word(base_ + S::kBeta + thread * 4, in_ + Layout::kBeta + thread * 4);
     }
-    values(Constant<0>{}), values(Constant<4>{}), values(Constant<8>{}), values(Constant<12>{});
+    values(Constant<0>{}), values(Constant<128>{}), values(Constant<256>{});
     if (length > 16) {
-      values(Constant<16>{}), values(Constant<20>{}), values(Constant<24>{}),
-          values(Constant<28>{});
+      values(Constant<384>{}), values(Constant<512>{});
       if (thread < (length - 16) * 4) {
         copy_async(base_ + S::kCross + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
                    in_ + Layout::kCross + thread * 16, 16);
@@ -309,8 +306,7 @@ class Head {
     const auto read_state = [&] {
       multiply_state<S>(u, a_, rows, lane_);
       multiply_state<S>(o, a_, rows + S::kMost * S::kRow, lane_);
-      keep_rows<S>(u, base_ + S::kU, reinterpret_cast<float*>(out_ + Layout::kU), value(), first,
-                   count, lane_);
+      keep_rows<S>(u, base_ + S::kU, out_ + Layout::kU, value(), first, count, lane_);
     };
     if (warp_ < kChunk / 8) {
       if (warp_ < (end + 7) / 8) multiply_keys<S>(base_, warp_, first, lane_);
@@ -326,8 +322,7 @@ class Head {
     __syncthreads();
     float z[4] = {};
     multiply_tokens<S>(z, base_ + S::kU, value(), base_ + S::kW, end, lane_);
-    keep_rows<S>(z, base_ + S::kZ, reinterpret_cast<float*>(out_ + Layout::kZ), value(), first,
-                 count, lane_);
+    keep_rows<S>(z, base_ + S::kZ, out_ + Layout::kZ, value(), first, count, lane_);
     __syncwarp();
     if (phase() != Phase::commit) {
       multiply_tokens<S>(o, base_ + S::kZ, value(), base_ + S::kAqk, end, lane_);
@@ -408,16 +403,17 @@ class Head {
 
   // The chunk is complete: S moves over it.
   __device__ __forceinline__ void close() {
+    StateAhead ahead(closed_ ? out_ : in_, warp_, lane_);
+    const EndKeys keys(out_, kChunk);
     if (is_channel()) write_decay<S>(p_.call.shift, sums_.total(), base_, channel());
     __syncthreads();  // every warp is done with U
-    write_ends<S>(base_, out_, kChunk);
+    keys.store<S>(base_);
     __syncthreads();
-    const char* from = closed_ ? out_ : in_;
-    move_state<S>(from, base_, kChunk, p_.call.bf16_state, warp_, lane_,
-                  [&](int step, int j, int value, int key, float x, float y) {
-                    *state_at(out_, value, key) = float2{x, y};
-                    reinterpret_cast<std::uint32_t*>(operand_at(out_, warp_, lane_) +
-                                                     step * 32)[j] = pack_bf16(x, y);
+    move_state<S>(ahead, base_, kChunk, p_.call.bf16_state, lane_,
+                  [&](int step, int value, int key, const float4& x, const float4& y) {
+                    *state_at(out_, value, key) = x;
+                    *state_at(out_, value + 1, key) = y;
+                    operand_at(out_, warp_, lane_)[step * 32] = pack_operand(x, y);
                   });
     if (!kOnce) load_operand(out_, warp_, lane_, a_);
     sums_ = {0.f, 0.f, 0.f};
@@ -498,13 +494,14 @@ __global__ void __launch_bounds__(kStreamThreads, 3)
   if (threadIdx.x < kHead) {
     write_decay<S>(p.call.shift, Sums::load(head, threadIdx.x).total(), base, threadIdx.x);
   }
-  for (int i = threadIdx.x; i < kChunk * kHead; i += kStreamThreads) {
-    const int t = i / kHead, value = i % kHead;
+  constexpr int kWords = Layout::kTf32Row / 4;
+  for (int i = threadIdx.x; i < kChunk * kWords; i += kStreamThreads) {
+    const int t = i / kWords;
     const float z = t < length ? reinterpret_cast<const float*>(head + Layout::kZ)[i] : 0.f;
-    store_shared(base + S::kZ + (t * S::kValues + value) * 4, z);
+    store_shared(base + S::kZ + t * S::kTf32Row + i % kWords * 4, z);
   }
   __syncthreads();
-  write_ends<S>(base, head, length);
+  EndKeys(head, length).store<S>(base);
   __syncthreads();
   const StateView& to = p.call.final;
   const std::int64_t value_step = to.value_first ? to.row : 1,
@@ -516,12 +513,17 @@ __global__ void __launch_bounds__(kStreamThreads, 3)
       static_cast<std::uint16_t*>(to.data)[at] = static_cast<std::uint16_t>(pack_bf16(x, 0.f));
     }
   };
-  move_state<S>(head, base, length, p.call.bf16_state, warp, lane,
-                [&](int, int, int value, int key, float x, float y) {
+  StateAhead ahead(head, warp, lane);
+  move_state<S>(ahead, base, length, p.call.bf16_state, lane,
+                [&](int, int value, int key, const float4& x, const float4& y) {
                   const std::int64_t at =
                       n * to.slot + h * to.head + value * value_step + key * key_step;
-                  store(at, x);
-                  store(at + key_step, y);
+                  const float xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+                  for (int i = 0; i < 4; ++i) {
+                    store(at + i * key_step, xs[i]);
+                    store(at + value_step + i * key_step, ys[i]);
+                  }
                 });
 }
 

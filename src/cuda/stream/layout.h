@@ -12,15 +12,18 @@ namespace kda::cuda::stream {
 // Byte offsets from the head's start. Rows are those of the open chunk's tokens; each is final once
 // it is written.
 struct Layout {
+  // A row of 128 tf32 numbers: their upper halves, then their other three bits, two to a byte.
+  static constexpr int kTf32Row = kHead * 2 + kHead / 2;
+
   static constexpr int kPosition = 0;                    // Position
   static constexpr int kSums = 128;                      // [3][K] f32: see Sums in tokens.cuh
   static constexpr int kBeta = kSums + 3 * kHead * 4;    // [chunk] f32
   static constexpr int kInverse = kBeta + kChunk * 4;    // [chunk][16] f32: (I + A_kk)^-1, blocks
   static constexpr int kCross = kInverse + kChunk * 64;  // [16][16] f32: A21 T11 of the solve
   static constexpr int kGrowing = kCross + 16 * 64;      // [chunk][K] bf16: right factors of (11)
-  static constexpr int kU = kGrowing + kChunk * kHead * 2;  // [chunk][V] tf32: V - K~ S
-  static constexpr int kZ = kU + kChunk * kHead * 4;        // [chunk][V] tf32
-  static constexpr int kOperand = kZ + kChunk * kHead * 4;  // S^T in bf16, fragments of mma.sync:
+  static constexpr int kU = kGrowing + kChunk * kHead * 2;  // [chunk] rows of tf32: V - K~ S
+  static constexpr int kZ = kU + kChunk * kTf32Row;         // [chunk] rows of tf32
+  static constexpr int kOperand = kZ + kChunk * kTf32Row;   // S^T in bf16, fragments of mma.sync:
                                                             // [8 of 16 values][8 of 16 keys][lane]
   static constexpr int kKeys = kOperand + kHead * kHead * 2;  // [chunk][K] f32: growing keys before
                                                               // rounding, for the chunk's end
@@ -34,6 +37,12 @@ struct Layout {
   static constexpr int kDraftBytes = kDraftScalars + 128;
 };
 static_assert(Layout::kGrowing % 128 == 0 && Layout::kBytes % 256 == 0);
+
+// Where key channel c stands among the operands of S: of every 16, a thread of mma.sync has 4 q to
+// 4 q + 3, one vector of S. Within 16 the order of a product's terms changes no bit.
+__host__ __device__ constexpr int operand_place(int c) {
+  return (c & ~15) | ((c & 2) << 2) | ((c & 12) >> 1) | (c & 1);
+}
 
 struct Position {
   std::int64_t tokens;  // of the sequence, the open chunk's included

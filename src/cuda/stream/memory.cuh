@@ -20,7 +20,8 @@ template <int kTokens>
 struct Shared {
   static constexpr int kMost = kTokens;
   static constexpr int kRow = kHead * 2 + 16;   // bytes from row to row of bf16 operands
-  static constexpr int kValues = kHead + 8;     // floats from row to row of U and Z
+  static constexpr int kTf32Row = 352;          // bytes from row to row of U and Z (Layout)
+  static constexpr int kEndRow = kHead + 8;     // floats from row to row of end keys
   static constexpr int kInverseRow = 20;        // floats
   static constexpr int kScoreRow = kChunk + 4;  // floats
 
@@ -29,17 +30,19 @@ struct Shared {
   static constexpr int kStateRows = kLeft + 2 * kTokens * kRow;  // -K~ and Q~, for products with S
   static constexpr int kGrowing = kStateRows + 2 * kTokens * kRow;  // of all tokens of the chunk
   static constexpr int kU = kGrowing + kChunk * kRow;
-  static constexpr int kZ = kU + kChunk * kValues * 4;
-  static constexpr int kInverse = kZ + kChunk * kValues * 4;
+  static constexpr int kEnds = kGrowing;  // at a chunk's end, over the growing keys and U
+  static constexpr int kZ = kU + kChunk * kTf32Row;
+  static constexpr int kInverse = kZ + kChunk * kTf32Row;
   static constexpr int kCross = kInverse + kChunk * kInverseRow * 4;
   static constexpr int kA = kCross + 16 * kInverseRow * 4;  // A_kk of the pass
   static constexpr int kAqk = kA + kTokens * kScoreRow * 4;
   static constexpr int kW = kAqk + kTokens * kScoreRow * 4;
   static constexpr int kBeta = kW + kTokens * kScoreRow * 4;
-  static constexpr int kFactors = kBeta + kChunk * 4;        // of the pass's norms, key and query
-  static constexpr int kDecay = kFactors + kTokens * 8 + 8;  // at a chunk's end
-  static constexpr int kEnd = kDecay + kHead * 4;            // growing keys to end keys
+  static constexpr int kFactors = kBeta + kChunk * 4;     // of the pass's norms, key and query
+  static constexpr int kDecay = kFactors + kTokens * 16;  // at a chunk's end
+  static constexpr int kEnd = kDecay + kHead * 4;         // growing keys to end keys
   static constexpr int kBytes = kEnd + kHead * 4;
+  static_assert(kEnds + kChunk * kEndRow * 4 <= kZ && kDecay % 16 == 0);
 
   // Row or column i of a pass, of eight.
   __device__ __forceinline__ static int of_pass(int i) { return kTokens == kPass ? i : 0; }

@@ -59,7 +59,7 @@ __device__ __forceinline__ void substitute(std::uint32_t base, int first, int co
     float earlier[16], score[16];
 #pragma unroll
     for (int m = 0; m < 16; ++m) {
-      earlier[m] = load_shared(inverse + m * S::kInverseRow * 4);
+      earlier[m] = m < own ? load_shared(inverse + m * S::kInverseRow * 4) : 0.f;
       score[m] = load_shared(a + m * 4);
     }
     float t = own == j ? 1.f : 0.f;

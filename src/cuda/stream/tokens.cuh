@@ -120,13 +120,13 @@ __device__ __forceinline__ void write_operands(std::uint32_t base, float shift, 
   // -K~, Q~.
   const std::uint32_t state = multiply_bf16(left, pack_bf16(power, power)) ^ 0x8000u;
   const std::uint32_t growing = pack_bf16(key, 0.f);
-  const std::uint32_t column = base + channel * 2;
+  const std::uint32_t column = base + channel * 2, place = base + operand_place(channel) * 2;
   const std::uint32_t key_row = column + index * S::kRow;
   const std::uint32_t query_row = key_row + S::kMost * S::kRow;
   store_shared_half(key_row + S::kLeft, left);
   store_shared_half(query_row + S::kLeft, left >> 16);
-  store_shared_half(key_row + S::kStateRows, state);
-  store_shared_half(query_row + S::kStateRows, state >> 16);
+  store_shared_half(place + S::kStateRows + index * S::kRow, state);
+  store_shared_half(place + S::kStateRows + (S::kMost + index) * S::kRow, state >> 16);
   store_shared_half(column + S::kGrowing + at * S::kRow, growing);
   reinterpret_cast<std::uint16_t*>(rows + Layout::kGrowing)[at * kHead + channel] =
       static_cast<std::uint16_t>(growing);

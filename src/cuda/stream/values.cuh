@@ -32,9 +32,14 @@ __device__ __forceinline__ void load_operand(const char* head, int warp, int lan
   }
 }
 
-// The place of S of value `value` and key `key`.
-__device__ __forceinline__ float2* state_at(char* head, int value, int key) {
-  return reinterpret_cast<float2*>(head + Layout::kState + (value * kHead + key) * 4);
+// Four key channels of S from `key` on.
+__device__ __forceinline__ float4* state_at(char* head, int value, int key) {
+  return reinterpret_cast<float4*>(head + Layout::kState + (value * kHead + key) * 4);
+}
+
+// Registers of the operand of 16 key channels, of which the thread has four of two values.
+__device__ __forceinline__ uint4 pack_operand(const float4& x, const float4& y) {
+  return {pack_bf16(x.x, x.y), pack_bf16(y.x, y.y), pack_bf16(x.z, x.w), pack_bf16(y.z, y.w)};
 }
 
 // The operand anew from S, which the forward kernel has moved.
@@ -42,12 +47,10 @@ __device__ __forceinline__ void refresh_operand(char* head, int warp, int lane, 
   const int value = warp * 16 + 2 * (lane >> 2), q = lane & 3;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float2 s = *state_at(head, value + (j & 1), k * 16 + 8 * (j >> 1) + 2 * q);
-      a[k][j] = pack_bf16(s.x, s.y);
-    }
-    operand_at(head, warp, lane)[k * 32] = uint4{a[k][0], a[k][1], a[k][2], a[k][3]};
+    const uint4 x = pack_operand(*state_at(head, value, k * 16 + 4 * q),
+                                 *state_at(head, value + 1, k * 16 + 4 * q));
+    a[k][0] = x.x, a[k][1] = x.y, a[k][2] = x.z, a[k][3] = x.w;
+    operand_at(head, warp, lane)[k * 32] = x;
   }
 }
 
@@ -64,8 +67,44 @@ __device__ __forceinline__ void multiply_state(float (&c)[4], const Operand& a, 
   }
 }
 
+// Two neighbours of a row of tf32, from value `value` on.
+__device__ __forceinline__ uint2 load_tf32(std::uint32_t row, int value) {
+  const std::uint32_t high = __float_as_uint(load_shared(row + value * 2));
+  const std::uint32_t low = load_shared_byte(row + kHead * 2 + value / 2);
+  return {high << 16 | (low & 7) << 13, (high & 0xFFFF0000u) | (low & 0x70) << 9};
+}
+
+struct Tf32Pair {
+  std::uint32_t high, low;
+
+  __device__ __forceinline__ Tf32Pair(float x, float y) {
+    const std::uint32_t a = to_tf32(x), b = to_tf32(y);
+    high = __byte_perm(a, b, 0x7632);
+    low = (a >> 13 & 7) | (b >> 9 & 0x70);
+  }
+
+  __device__ __forceinline__ void store(std::uint32_t row, int value) const {
+    store_shared(row + value * 2, __uint_as_float(high));
+    store_shared_byte(row + kHead * 2 + value / 2, low);
+  }
+
+  __device__ __forceinline__ void store(char* row, int value) const {
+    *reinterpret_cast<std::uint32_t*>(row + value * 2) = high;
+    row[kHead * 2 + value / 2] = static_cast<char>(low);
+  }
+};
+
+// The A operand of tokens k ... k + 7 in rows of tf32, values from `value` on.
+template <class S>
+__device__ __forceinline__ void load_tokens(std::uint32_t rows, int k, int value, int q,
+                                            std::uint32_t (&a)[4]) {
+  const std::uint32_t row = rows + (k + q) * S::kTf32Row;
+  const uint2 low = load_tf32(row, value), high = load_tf32(row + 4 * S::kTf32Row, value);
+  a[0] = low.x, a[1] = low.y, a[2] = high.x, a[3] = high.y;
+}
+
 // c += x^T scores^T over the chunk's tokens up to `end`, eight at a time; x: U or Z in shared
-// memory, the warp's values from `at` on. scores: rows of the pass.
+// memory, the warp's values from `value` on. scores: rows of the pass.
 template <class S>
 __device__ __forceinline__ void multiply_tokens(float (&c)[4], std::uint32_t x, int value,
                                                 std::uint32_t scores, int end, int lane) {
@@ -74,10 +113,7 @@ __device__ __forceinline__ void multiply_tokens(float (&c)[4], std::uint32_t x, 
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     if (k * 8 >= end) continue;
-    const std::uint32_t from = x + ((k * 8 + q) * S::kValues + value) * 4;
-    const float2 low = load_shared2(from), high = load_shared2(from + 4 * S::kValues * 4);
-    a[k][0] = __float_as_uint(low.x), a[k][1] = __float_as_uint(low.y);
-    a[k][2] = __float_as_uint(high.x), a[k][3] = __float_as_uint(high.y);
+    load_tokens<S>(x, k * 8, value, q, a[k]);
     const std::uint32_t row = scores + (S::of_pass(g) * S::kScoreRow + k * 8 + q) * 4;
     b[k][0] = __float_as_uint(load_shared(row));
     b[k][1] = __float_as_uint(load_shared(row + 16));
@@ -91,19 +127,18 @@ __device__ __forceinline__ void multiply_tokens(float (&c)[4], std::uint32_t x, 
 // The pass's columns of c, rounded to tf32, to rows of x in shared memory and of `to` in device
 // memory; rows up to the next multiple of eight become zero.
 template <class S>
-__device__ __forceinline__ void keep_rows(const float (&c)[4], std::uint32_t x, float* to,
-                                          int value, int first, int count, int lane) {
+__device__ __forceinline__ void keep_rows(const float (&c)[4], std::uint32_t x, char* to, int value,
+                                          int first, int count, int lane) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int index = 2 * (lane & 3) + e, at = first + index, behind = at + count;
     if (index < count) {
-      const float low = __uint_as_float(to_tf32(c[e]));
-      const float high = __uint_as_float(to_tf32(c[e + 2]));
-      store_shared2(x + (at * S::kValues + value) * 4, low, high);
-      *reinterpret_cast<float2*>(to + at * kHead + value) = float2{low, high};
+      const Tf32Pair pair(c[e], c[e + 2]);
+      pair.store(x + at * S::kTf32Row, value);
+      pair.store(to + at * Layout::kTf32Row, value);
     }
     if (behind < (first + count + 7) / 8 * 8) {
-      store_shared2(x + (behind * S::kValues + value) * 4, 0.f, 0.f);
+      Tf32Pair(0.f, 0.f).store(x + behind * S::kTf32Row, value);
     }
   }
 }
@@ -117,67 +152,92 @@ __device__ __forceinline__ void write_decay(float shift, float total, std::uint3
   store_shared(base + S::kEnd + channel * 4, exp2_fast(total + shift));
 }
 
-// End keys of the chunk's `length` tokens in tf32, in the place of U: all threads. keys: the head
-// whose growing keys they are.
-template <class S>
-__device__ __forceinline__ void write_ends(std::uint32_t base, const char* keys, int length) {
-  const int channel = threadIdx.x % kHead;
-  const float end = load_shared(base + S::kEnd + channel * 4);
-  const auto* from = reinterpret_cast<const float*>(keys + Layout::kKeys) + channel;
-  for (int t = threadIdx.x / kHead; t < kChunk; t += kStreamThreads / kHead) {
-    const float x = t < length ? from[t * kHead] * end : 0.f;
-    store_shared(base + S::kU + (t * S::kValues + channel) * 4, __uint_as_float(to_tf32(x)));
+// Growing keys of the chunk on their way to be end keys: one channel of every other token.
+struct EndKeys {
+  static constexpr int kStep = kStreamThreads / kHead, kCount = kChunk / kStep;
+  float x[kCount];
+
+  __device__ __forceinline__ EndKeys(const char* head, int length) {
+    const auto* from = reinterpret_cast<const float*>(head + Layout::kKeys) + threadIdx.x % kHead;
+    const int first = threadIdx.x / kHead;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = first + i * kStep < length ? from[(first + i * kStep) * kHead] : 0.f;
+    }
   }
+
+  // In tf32, in the place of growing keys and U.
+  template <class S>
+  __device__ __forceinline__ void store(std::uint32_t base) const {
+    const int channel = threadIdx.x % kHead, first = threadIdx.x / kHead;
+    const float end = load_shared(base + S::kEnd + channel * 4);
+    const std::uint32_t to = base + S::kEnds + operand_place(channel) * 4;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      store_shared(to + (first + i * kStep) * S::kEndRow * 4, __uint_as_float(to_tf32(x[i] * end)));
+    }
+  }
+};
+
+// A warp's values of S on their way, 16 key channels a step, three steps ahead.
+struct StateAhead {
+  static constexpr int kDepth = 3, kSteps = kHead / 16;
+  char* head;
+  int value, q;
+  float4 x[kDepth], y[kDepth];
+
+  __device__ __forceinline__ StateAhead(const char* from, int warp, int lane)
+      : head(const_cast<char*>(from)), value(warp * 16 + 2 * (lane >> 2)), q(lane & 3) {
+#pragma unroll
+    for (int step = 0; step < kDepth; ++step) fetch(step);
+  }
+
+  __device__ __forceinline__ void fetch(int step) {
+    if (step >= kSteps) return;
+    x[step % kDepth] = *state_at(head, value, step * 16 + 4 * q);
+    y[step % kDepth] = *state_at(head, value + 1, step * 16 + 4 * q);
+  }
+};
+
+__device__ __forceinline__ void round_bf16(float4& x) {
+  x.x = low_bf16(pack_bf16(x.x, 0.f)), x.y = low_bf16(pack_bf16(x.y, 0.f));
+  x.z = low_bf16(pack_bf16(x.z, 0.f)), x.w = low_bf16(pack_bf16(x.w, 0.f));
 }
 
-// S of the warp's values moves over the chunk (10); visit(step, j, value, key, x, y) gets
-// neighbours (key, key + 1) of register j of the operand of 16 key channels `step`. from: S. Z's
-// rows from `length` to the next multiple of eight are zero.
+// S of the warp's values moves over the chunk (10); visit(step, value, key, x, y) gets four key
+// channels from `key` on of `value` and of the next value, and stands for 16 key channels' operand
+// number `step`. Z's rows from `length` to the next multiple of eight are zero.
 template <class S, class Visit>
-__device__ __forceinline__ void move_state(const char* from, std::uint32_t base, int length,
-                                           bool rounded, int warp, int lane, Visit visit) {
-  const int g = lane >> 2, q = lane & 3, value = warp * 16 + 2 * g;
-  float2 next[2][2];
-  const auto fetch = [&](int step) {
+__device__ __forceinline__ void move_state(StateAhead& ahead, std::uint32_t base, int length,
+                                           bool rounded, int lane, Visit visit) {
+  const int g = lane >> 2, q = lane & 3;
 #pragma unroll
-    for (int t = 0; t < 2; ++t) {
-      const int key = step * 16 + t * 8 + 2 * q;
-      next[t][0] = *state_at(const_cast<char*>(from), value, key);
-      next[t][1] = *state_at(const_cast<char*>(from), value + 1, key);
-    }
-  };
-  fetch(0);
+  for (int step = 0; step < StateAhead::kSteps; ++step) {
+    const float4 d = load_shared4(base + S::kDecay + (step * 16 + 4 * q) * 4);
+    float4 x = ahead.x[step % StateAhead::kDepth], y = ahead.y[step % StateAhead::kDepth];
+    ahead.fetch(step + StateAhead::kDepth);
+    // Accumulators of two products of eight key channels.
+    float s[2][4] = {{x.x * d.x, x.y * d.y, y.x * d.x, y.y * d.y},
+                     {x.z * d.z, x.w * d.w, y.z * d.z, y.w * d.w}};
 #pragma unroll 1
-  for (int step = 0; step < 8; ++step) {
-    float s[2][4];
-#pragma unroll
-    for (int t = 0; t < 2; ++t) {
-      const float2 decay = load_shared2(base + S::kDecay + (step * 16 + t * 8 + 2 * q) * 4);
-      s[t][0] = next[t][0].x * decay.x, s[t][1] = next[t][0].y * decay.y;
-      s[t][2] = next[t][1].x * decay.x, s[t][3] = next[t][1].y * decay.y;
-    }
-    if (step < 7) fetch(step + 1);
     for (int k = 0; k < length; k += 8) {
-      const std::uint32_t z = base + S::kZ + ((k + q) * S::kValues + value) * 4;
-      const float2 low = load_shared2(z), high = load_shared2(z + 4 * S::kValues * 4);
-      const std::uint32_t a[4] = {__float_as_uint(low.x), __float_as_uint(low.y),
-                                  __float_as_uint(high.x), __float_as_uint(high.y)};
+      std::uint32_t a[4];
+      load_tokens<S>(base + S::kZ, k, ahead.value, q, a);
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
-        const std::uint32_t b = base + S::kU + ((k + q) * S::kValues + step * 16 + t * 8 + g) * 4;
+        const std::uint32_t b =
+            base + S::kEnds + ((k + q) * S::kEndRow + step * 16 + t * 8 + g) * 4;
         mma_tf32(s[t], a, __float_as_uint(load_shared(b)),
-                 __float_as_uint(load_shared(b + 4 * S::kValues * 4)));
+                 __float_as_uint(load_shared(b + 4 * S::kEndRow * 4)));
       }
     }
-#pragma unroll
-    for (int t = 0; t < 2; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (rounded) s[t][e] = low_bf16(pack_bf16(s[t][e], 0.f));
-      }
-      visit(step, 2 * t, value, step * 16 + t * 8 + 2 * q, s[t][0], s[t][1]);
-      visit(step, 2 * t + 1, value + 1, step * 16 + t * 8 + 2 * q, s[t][2], s[t][3]);
+    x = {s[0][0], s[0][1], s[1][0], s[1][1]};
+    y = {s[0][2], s[0][3], s[1][2], s[1][3]};
+    if (rounded) {
+      round_bf16(x);
+      round_bf16(y);
     }
+    visit(step, ahead.value, step * 16 + 4 * q, x, y);
   }
 }
 
