@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "cuda/device/barrier.cuh"
 #include "cuda/sequences.cuh"
 #include "cuda/stream/layout.h"
 #include "cuda/stream/memory.cuh"
@@ -300,7 +299,7 @@ class Head {
     __syncthreads();
     float u[4] = {low_bf16(v[0]), low_bf16(v[1]), high_bf16(v[0]), high_bf16(v[1])};
     if (is_draft()) keep_values(done, count, v);
-    // Half of the warps multiply with S before the scores, half after them; the last two solve.
+    // Half of the warps multiply with S before the scores, half after them; the last solves.
     const std::uint32_t rows = base_ + S::kStateRows;
     float o[4] = {};
     const auto read_state = [&] {
@@ -316,8 +315,11 @@ class Head {
     __syncthreads();
     if (warp_ < kChunk / 8) {
       read_state();
-    } else if (warp_ >= kStreamThreads / 32 - 2) {
-      solve(first, count);
+    } else if (warp_ == kStreamThreads / 32 - 1) {
+      substitute<S>(base_, first, count, out_, lane_);
+      if (end > 16) write_cross<S>(base_, first, count, out_, lane_);
+      __syncwarp();
+      write_w<S>(base_, first, count, lane_);
     }
     __syncthreads();
     float z[4] = {};
@@ -331,20 +333,6 @@ class Head {
     position_.length = end;
     position_.tokens += count;
     if (end == kChunk) close();
-  }
-
-  // W of the pass, by the last two warps: a single token's cross row needs no row of its own block.
-  __device__ __forceinline__ void solve(int first, int count) const {
-    const bool last = warp_ == kStreamThreads / 32 - 1, lower = first + count > 16;
-    if (last) {
-      substitute<S>(base_, first, count, out_, lane_);
-      if (!kOnce && lower) write_cross<S>(base_, first, count, out_, lane_);
-      __syncwarp();
-    } else if (kOnce && lower) {
-      write_cross<S>(base_, first, count, out_, lane_);
-    }
-    barrier_sync(1, 64);
-    if (last) write_w<S>(base_, first, count, lane_);
   }
 
   __device__ __forceinline__ void keep_channel(char* to, std::uint32_t k, float gate) const {
