@@ -1,6 +1,6 @@
 // Appends tokens to a streaming state: a block for each head of each sequence, up to eight tokens a
 // pass, which do not cross the chunk's end. S is read as bf16 operands, which stay in registers;
-// S itself only moves where a chunk completes. Design and figures: docs/hopper.md.
+// S itself only moves where a chunk completes. Design and figures: docs/hopper-decode.md.
 #pragma once
 
 #include <cstdint>
