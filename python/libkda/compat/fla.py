@@ -12,10 +12,12 @@ nothing.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from libkda import _ops
 from libkda.compat import refuse
@@ -157,3 +159,49 @@ def fused_recurrent_kda(
         cu_seqlens=cu_seqlens,
         **_gate(q, v, use_gate_in_kernel, A_log, dt_bias, lower_bound),
     )
+
+
+def patch() -> None:
+    """Puts libkda into FLA's own KDA layer, for layers and models that are made from now on.
+
+    fla.layers.kda gets these functions, the short convolution and the gated norm, so that
+    KimiDeltaAttention and models of it run on a CPU. Nothing else of FLA changes. A convolution's
+    cache keeps FLA's shape [N, D, W]; its first column, which nothing reads, is zero.
+    """
+    theirs: Any = importlib.import_module("fla.layers.kda")
+    if getattr(theirs.chunk_kda, "__module__", "") == __name__:
+        return
+
+    class ShortConvolution(theirs.ShortConvolution):  # type: ignore[misc]
+        def forward(
+            self,
+            x: Tensor,
+            residual: Tensor | None = None,
+            mask: Tensor | None = None,
+            cache: Tensor | None = None,
+            output_final_state: bool = False,
+            cu_seqlens: Tensor | None = None,
+        ) -> tuple[Tensor, Tensor | None]:
+            if residual is not None or mask is not None:
+                refuse("residual, mask", "given", "None")
+            y, state = _ops.causal_conv1d(
+                x,
+                self.weight.squeeze(1),
+                self.bias,
+                activation="silu" if self.activation else "none",
+                initial_state=None if cache is None else cache[..., 1:],
+                output_final_state=bool(output_final_state),
+                cu_seqlens=cu_seqlens,
+            )
+            return y, None if state is None else F.pad(state, (1, 0))
+
+    class FusedRMSNormGated(theirs.FusedRMSNormGated):  # type: ignore[misc]
+        def forward(self, x: Tensor, g: Tensor) -> Tensor:
+            if self.activation != "sigmoid":
+                refuse("activation", repr(self.activation), "'sigmoid'")
+            return _ops.gated_norm(x, self.weight, g, eps=self.eps)
+
+    theirs.ShortConvolution = ShortConvolution
+    theirs.FusedRMSNormGated = FusedRMSNormGated
+    theirs.chunk_kda = chunk_kda
+    theirs.fused_recurrent_kda = fused_recurrent_kda
