@@ -63,6 +63,14 @@ python_rules() {
     build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests
 }
 
+# FLA's own layer and model on libkda; with its packages, which are too large for make test.
+fla_layer() {
+  local python=build/venv-torch/bin/python3
+  "$python" -m pip install -q 'fla-core==0.6.0' 'flash-linear-attention==0.6.0' 'triton<4' \
+    'transformers<6' && LIBKDA_TORCH=$PWD/build/libkda_torch.so "$python" -m pytest -q -rs \
+    -p no:cacheprovider python/tests/test_fla_layer.py | tee build/fla.log && ! grep -q skipped build/fla.log
+}
+
 # The wheel runs where it is installed, and an isolated build says what to type.
 wheel() {
   local python=$PWD/build/venv-torch/bin/python3 to log=build/wheel.log
@@ -118,6 +126,7 @@ if [ "$mode" = all ]; then
   step "clang-tidy" tidy
   if [ -x build/venv-torch/bin/mypy ]; then
     step "wheel" wheel
+    step "FLA's layer" fla_layer
   fi
 fi
 

@@ -164,9 +164,10 @@ def fused_recurrent_kda(
 def patch() -> None:
     """Puts libkda into FLA's own KDA layer, for layers and models that are made from now on.
 
-    fla.layers.kda gets these functions, the short convolution and the gated norm, so that
-    KimiDeltaAttention and models of it run on a CPU. Nothing else of FLA changes. A convolution's
-    cache keeps FLA's shape [N, D, W]; its first column, which nothing reads, is zero.
+    fla.layers.kda gets these functions, the short convolution and the gated norm, and
+    fla.modules.mlp a swiglu that takes CPU tensors, so that KimiDeltaAttention and models of it run
+    on a CPU (models with fuse_norm=False, fuse_swiglu=False, fuse_cross_entropy=False). A
+    convolution's cache keeps FLA's shape [N, D, W]; its first column, which nothing reads, is zero.
     """
     theirs: Any = importlib.import_module("fla.layers.kda")
     if getattr(theirs.chunk_kda, "__module__", "") == __name__:
@@ -201,6 +202,13 @@ def patch() -> None:
                 refuse("activation", repr(self.activation), "'sigmoid'")
             return _ops.gated_norm(x, self.weight, g, eps=self.eps)
 
+    mlp: Any = importlib.import_module("fla.modules.mlp")
+    fused_swiglu = mlp.swiglu
+
+    def swiglu(x: Tensor, y: Tensor) -> Any:
+        return F.silu(x) * y if x.device.type == "cpu" else fused_swiglu(x, y)
+
+    mlp.swiglu = swiglu
     theirs.ShortConvolution = ShortConvolution
     theirs.FusedRMSNormGated = FusedRMSNormGated
     theirs.chunk_kda = chunk_kda
