@@ -15,13 +15,20 @@ _TENSORS = 9
 _OPTIONS = 12
 
 
+def _size(x: Tensor, dim: int) -> Any:
+    """0 for a dimension that is not there: the call itself says what is wrong with the rank."""
+    return x.shape[dim] if dim < x.dim() else 0
+
+
 def _sequences(batch: Tensor, cu_seqlens: Tensor | None) -> Any:
-    return batch.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if cu_seqlens is None:
+        return _size(batch, 0)
+    bounds = _size(cu_seqlens, 0)
+    return bounds - 1 if bounds else 0
 
 
 def _state_shape(n: Any, q: Tensor, v: Tensor, layout: str) -> list[Any]:
-    _, _, heads, values = v.shape
-    keys = q.shape[3]
+    heads, values, keys = _size(v, 2), _size(v, 3), _size(q, 3)
     return [n, heads, keys, values] if layout == "key_first" else [n, heads, values, keys]
 
 
@@ -81,7 +88,8 @@ def _fake_conv(
         return _dense(x), _nothing(x)
     if initial_state is not None:
         return _dense(x), _dense(initial_state)
-    return _dense(x), x.new_empty([_sequences(x, cu_seqlens), x.shape[2], weight.shape[1] - 1])
+    width = _size(weight, 1) or 1
+    return _dense(x), x.new_empty([_sequences(x, cu_seqlens), _size(x, 2), width - 1])
 
 
 def _fake_conv_pool(state_pool: Tensor, x: Tensor, *args: Any) -> Tensor:

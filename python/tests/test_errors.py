@@ -88,3 +88,12 @@ def test_refused_steps_leave_the_states_alone() -> None:
         state.load(0, torch.zeros(7, dtype=torch.uint8))
     with pytest.raises(RuntimeError, match=r"precision: .+; accepted: "):
         StreamingState(1, 2, 8, 8, precision="automatic")
+
+
+@pytest.mark.parametrize("name", ["rank", "no_dimension", "gate", "layout_name", "chunk"])
+def test_refusals_of_a_compiled_call(name: str) -> None:
+    torch._dynamo.reset()
+    argument, change = BAD[name]
+    compiled = torch.compile(libkda.chunk_kda, fullgraph=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match=rf"{argument}: .+; accepted: ."):
+        compiled(**{**change(CASE.make()), "initial_state": None, "output_final_state": True})
