@@ -7,6 +7,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # Highway's dispatch needs a vector baseline: with plain x86-64 it is one-lane scalar.
   set(KDA_CPU_FLAGS -msse4.2 -maes -mpclmul)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  # What Highway's NEON asks for. Constructors that the compiler writes have no target attribute.
+  set(KDA_CPU_FLAGS -march=armv8-a+crypto)
 endif()
 
 # kda_sources(OUT folder): the folder's own .cc files; new ones are picked up by the next build.
