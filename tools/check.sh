@@ -124,6 +124,9 @@ if [ "$mode" = all ]; then
   step "build with assertions" build dev
   suite "tests with assertions" build-dev
   step "clang-tidy" tidy
+  step "build for NEON" tools/neon.sh build
+  export KDA_TEST_WRAPPER="tools/neon.sh run"
+  suite "tests of the kernels on NEON, emulated" build-neon
   if [ -x build/venv-torch/bin/mypy ]; then
     step "wheel" wheel
     step "FLA's layer" fla_layer

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/install.sh build|test|docs|check|all [--print]
+# tools/install.sh build|test|docs|check|all|neon [--print]
 # Installs the Debian packages that the named step needs and this system lacks. Without root and
 # without sudo it says exactly what to type, and exits 1. --print only lists the packages.
 set -euo pipefail
@@ -12,13 +12,15 @@ test=(python3-venv chromium pkg-config)
 docs=(doxygen python3-sphinx python3-breathe python3-myst-parser furo)
 check=(clang-19 clang-format-19 libclang-rt-19-dev llvm-19)
 all=(clang-tidy-19)
+neon=(g++-aarch64-linux-gnu qemu-user-static)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   test) wanted=("${build[@]}" "${test[@]}") ;;
   check) wanted=("${build[@]}" "${test[@]}" "${check[@]}") ;;
   docs) wanted=("${docs[@]}") ;;
-  all) wanted=("${build[@]}" "${test[@]}" "${check[@]}" "${all[@]}") ;;
+  all) wanted=("${build[@]}" "${test[@]}" "${check[@]}" "${all[@]}" "${neon[@]}") ;;
+  neon) wanted=("${build[@]}" "${neon[@]}") ;;
   *) sed -n '2,4s/^# //p' "$0" >&2; exit 2 ;;
 esac
 if [ "${2:-}" = --print ]; then

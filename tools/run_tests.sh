@@ -4,6 +4,7 @@
 # GoogleTest filter names; with all of them also those of python/, for which tools/torch.sh prepares.
 # Shows what failed, names what skipped and why, and ends with one line:
 # N passed, N failed[, N skipped]. Exits 1 if a test failed or none passed.
+# KDA_TEST_WRAPPER: a command in front of kda_tests, e.g. an emulator.
 # A test that crashes or hangs counts as failed, and so do those its shard could not run any more.
 set -uo pipefail
 
@@ -27,7 +28,7 @@ trap 'rm -rf "$logs"' EXIT
 shard() {  # INDEX
   local log=$logs/$1 status=0
   GTEST_TOTAL_SHARDS=$((shards * every)) GTEST_SHARD_INDEX=$(($1 * every)) \
-    timeout 1200 "$build/kda_tests" --gtest_filter="$filter" --gtest_color=no \
+    timeout 1200 ${KDA_TEST_WRAPPER:-} "$build/kda_tests" --gtest_filter="$filter" --gtest_color=no \
     >"$log.out" 2>&1 || status=$?
   awk -v name="shard $1" -v exit_status="$status" -v tally="$log.tally" -f tools/tally.awk "$log.out"
 }
