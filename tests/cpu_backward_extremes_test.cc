@@ -226,7 +226,8 @@ TEST(CpuBackwardExtremes, ANaNStaysInItsHead) {
     std::size_t at_element = 0;
     for_each_index(tensor, [&](const Index& at) {
       const double truth = right[at_element++];
-      if (at[2] != 1) ASSERT_EQ(load(tensor, at), truth) << "token " << at[1] << " head " << at[2];
+      if (at[2] == 1) return;
+      ASSERT_EQ(load(tensor, at), truth) << "token " << at[1] << " head " << at[2];
     });
   }
 }
