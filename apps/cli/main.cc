@@ -8,6 +8,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "commands.h"
 #include "kda/error.hpp"
@@ -70,6 +71,9 @@ int guarded(int argc, char** argv) {
     print_error(error.what());
   } catch (const std::bad_alloc&) {
     print_error("memory: not enough; accepted: a smaller case, or a machine with more");
+  } catch (const std::system_error& error) {
+    // What cannot be printed is main's to report.
+    if (std::ferror(stdout) == 0) print_error(std::string("internal error: ") + error.what());
   } catch (const std::exception& error) {
     print_error(std::string("internal error: ") + error.what());
   }
