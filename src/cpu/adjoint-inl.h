@@ -61,7 +61,10 @@ class ChunkAdjoint {
   void clear() {
     std::fill_n(a_.kept, Kp_, T(0));
     std::fill_n(a_.dbeta, L_ * kPad, T(0));
-    for (T* rows : {a_.dq, a_.dk, a_.dG, a_.later}) std::fill_n(rows, L_ * Kp_, T(0));
+    for (T* rows : {a_.dk, a_.looking, a_.looked_at, a_.inside, a_.later}) {
+      std::fill_n(rows, L_ * Kp_, T(0));
+    }
+    std::fill_n(a_.span, (L_ + kGateBlock - 1) / kGateBlock * Kp_, T(0));
   }
 
   static Onto first_or_more(std::size_t panel) { return panel == 0 ? Onto::zero : Onto::out; }
@@ -283,15 +286,26 @@ class ChunkAdjoint {
     }
   }
 
-  // (38): dG becomes the gradient of the log gates.
+  // (38)
   void gates() {
     const Tag<T> d;
     for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
-      auto sum = hn::Zero(d);
+      auto before = hn::Zero(d);  // of the block's tokens before t
+      for (std::size_t t = 0; t < L_; ++t) {
+        const std::size_t at = t * Kp_ + c;
+        if (t % kGateBlock == 0) before = hn::Load(d, a_.span + t / kGateBlock * Kp_ + c);
+        hn::Store(hn::Add(before, hn::Load(d, a_.later + at)), d, a_.dG + at);
+        before = hn::Add(before, hn::Load(d, a_.looked_at + at));
+      }
+      auto reads = hn::Zero(d), looking = hn::Zero(d), inside = hn::Zero(d);
       for (std::size_t t = L_; t-- > 0;) {
         const std::size_t at = t * Kp_ + c;
-        sum = hn::Add(sum, hn::Load(d, a_.dG + at));
-        hn::Store(hn::Add(sum, hn::Load(d, a_.later + at)), d, a_.dG + at);
+        if (t % kGateBlock == kGateBlock - 1) looking = inside = hn::Zero(d);
+        reads = hn::Add(reads, hn::Load(d, a_.reads + at));
+        looking = hn::Add(looking, hn::Load(d, a_.looking + at));
+        inside = hn::Add(inside, hn::Load(d, a_.inside + at));
+        const auto sum = hn::Add(hn::Add(reads, looking), hn::Add(inside, hn::Load(d, a_.dG + at)));
+        hn::Store(sum, d, a_.dG + at);
       }
     }
   }

@@ -36,7 +36,11 @@ std::size_t walk_adjoint(const TileShape& shape, void* memory, Adjoint<T>& a) {
   l.piece(a.from_state, 2 * C * Kp);
   l.piece(a.to_state, C * Kp);
   l.piece(a.kept, Kp);
-  l.piece(a.right, C * Kp);
+  for (T** rows : {&a.right, &a.factor, &a.reads, &a.looking, &a.looked_at, &a.inside}) {
+    l.piece(*rows, C * Kp);
+  }
+  l.piece(a.span, (C + kGateBlock - 1) / kGateBlock * Kp);
+  l.piece(a.spanning, Kp);
   l.piece(a.row_pairs, 2 * C * Cp);
   l.piece(a.column_pairs, 2 * C * Cp);
   for (int** exponents : {&a.D_exponents, &a.Z_exponents, &a.row_exponents, &a.column_exponents}) {

@@ -11,6 +11,9 @@ namespace kda::cpu {
 // two blocks only the state is kept. So many tokens are in one, or one chunk's.
 inline constexpr std::size_t kBlock = 64;
 
+// Gates collect pairs of tokens by blocks of so many.
+inline constexpr std::size_t kGateBlock = 8;
+
 inline std::size_t block_chunks(const TileShape& shape) {
   return shape.chunk < kBlock ? kBlock / shape.chunk : 1;
 }
@@ -50,7 +53,8 @@ struct Adjoint {
   T* from_state;          // [2 chunk][Kp] S dv_i and S do_i
   T* to_state;            // [chunk][Kp] dS z_i, then its share of the gates' gradients
   T* kept;                // [Kp] sum over e of S_de dS_de
-  T* right;               // [chunk][Kp] right factors of (11) and (12), a row a token
+  T* right;               // [chunk][Kp] right operands of (50), a row a token
+  T* factor;              // [chunk][Kp] their factors of (11) and (12)
   T* row_pairs;           // [2 chunk][Cp] dA as the left operand of (50)
   T* column_pairs;        // [chunk][2 Cp] dA as the left operand of (51)
   int* row_exponents;     // [2 chunk] of the powers of two that were taken out of row_pairs
@@ -59,18 +63,26 @@ struct Adjoint {
   T* cross;               // [2 chunk][Kp] and with what lies before it
   T* dq;                  // [chunk][Kp]
   T* dk;                  // [chunk][Kp]
-  T* dG;                  // [chunk][Kp] the sum of (37) that runs to the chunk's end
-  T* later;               // [chunk][Kp] what (38) has in full at its own token
-  T* ends;                // [chunk][Kp] of a checkpoint: k_j exp(G_c - G_j)
-  T* decay;               // [Kp] exp(G_c)
-  T* given;               // [K][kPanel] a panel of a cotangent
-  T* dbeta;               // [chunk][kPad] partial sums over value channels
-  T* dt_bias;             // [Kp]
-  T* row_sums;            // [2 Kp] of the chunk: ddt_bias, then dA_log by channels
-  T* row;                 // [Kp] a row on its way
-  double* wide_row;       // [2 Kp] two
-  T* sum_dq;              // [tokens of a block][Kp] over the value heads that share a key head
-  T* sum_dk;              // [tokens of a block][Kp]
+  // What (38) is made of: sums of terms of one sign of the time, so that none has to cancel what
+  // lies behind a gate; but for pairs inside a block of kGateBlock tokens.
+  T* reads;      // [chunk][Kp] p_i of (37): for all gates up to i
+  T* looking;    // [chunk][Kp] P_ij with j in earlier blocks: for the gates of i's block up to i
+  T* looked_at;  // [chunk][Kp] P_ij with i in later blocks: for the gates of j's block behind j
+  T* span;       // [blocks of the chunk][Kp] P_ij with j before and i behind the block
+  T* inside;     // [chunk][Kp] dG of the pairs inside a block
+  T* later;      // [chunk][Kp] what comes from states behind the token
+  T* spanning;   // [Kp]
+  T* dG;         // [chunk][Kp] gradients of the log gates
+  T* ends;       // [chunk][Kp] of a checkpoint: k_j exp(G_c - G_j)
+  T* decay;      // [Kp] exp(G_c)
+  T* given;      // [K][kPanel] a panel of a cotangent
+  T* dbeta;      // [chunk][kPad] partial sums over value channels
+  T* dt_bias;    // [Kp]
+  T* row_sums;   // [2 Kp] of the chunk: ddt_bias, then dA_log by channels
+  T* row;        // [Kp] a row on its way
+  double* wide_row;  // [2 Kp] two
+  T* sum_dq;         // [tokens of a block][Kp] over the value heads that share a key head
+  T* sum_dk;         // [tokens of a block][Kp]
 };
 
 // A worker's memory: block_chunks() times what Chunks needs and a Recorded, one Adjoint; then for

@@ -30,14 +30,13 @@ class Pairs {
   using F = typename Dot::Format;
   using T = typename F::T;
   static constexpr int kMaxExponent = std::numeric_limits<T>::max_exponent - 2;
-  static constexpr std::size_t kRowBlock = 8;
 
  public:
   Pairs(const TileShape& shape, const ChunkForm& form, RecordedChunk<Dot>& x, Adjoint<T>& a)
       : form_(form), x_(x), a_(a), r_(x.recorded), Kp_(shape.Kp()), Cp_(shape.Cp()) {}
 
-  // Adds to dq, dk and dG of a what comes through A_qk, A_kk and S_in, and leaves r_ measured from
-  // the last window's first token.
+  // Adds to dq and dk of a what comes through A_qk, A_kk and S_in, sets what the gates get of it
+  // (see Adjoint), and leaves r_ measured from the last window's first token.
   void run() {
     for (std::size_t w = 0; w < x_.windows(); ++w) {
       first_ = r_.first[w];
@@ -46,16 +45,19 @@ class Pairs {
       right_factors();
       scale_rows();
       scale_columns();
-      row_products();
-      for (std::size_t i = first_; i < end_; ++i) add_row(i);
-      column_products();
-      for (std::size_t j = 0; j < end_; ++j) add_column(j);
+      for (std::size_t i = first_; i < end_; ++i) add_reads(i);
+      for (std::size_t block = first_ / kGateBlock; block * kGateBlock < end_; ++block) {
+        begin_ = std::max(block * kGateBlock, first_);
+        stop_ = std::min((block + 1) * kGateBlock, end_);
+        for (std::size_t of = 0; of <= block; ++of) {
+          rows_of(block, of);
+          columns_of(block, of);
+        }
+      }
     }
   }
 
  private:
-  bool crosses() const { return first_ > 0; }
-
   // Tokens before window w are measured from its first one, as forward did.
   void remeasure(std::size_t w) {
     const Tag<T> d;
@@ -71,22 +73,20 @@ class Pairs {
     }
   }
 
-  T shift_of(std::size_t j) const { return static_cast<T>(j < first_ ? 0 : form_.shift); }
-
-  // exp(G_f - G_j), with the shift inside the window.
-  HWY_INLINE Vec<T> right_factor(std::size_t j, std::size_t c) const {
-    const Tag<T> d;
-    const auto n = hn::Add(hn::Load(d, r_.whole + j * Kp_ + c), hn::Set(d, shift_of(j)));
-    return hn::Mul(hn::Load(d, r_.inverse + j * Kp_ + c), pow2<T>(hn::Neg(n)));
-  }
-
+  // exp(G_f - G_j), with the shift inside the window; and the keys times that, without the power of
+  // two that was taken out of them: the right operands of (50).
   void right_factors() {
     const Tag<T> d;
     for (std::size_t j = 0; j < end_; ++j) {
       const auto down = hn::Set(d, 1 / x_.kept.key_scale[j]);
+      const auto shift = hn::Set(d, static_cast<T>(j < first_ ? 0 : form_.shift));
       for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
+        const std::size_t at = j * Kp_ + c;
+        const auto n = hn::Add(hn::Load(d, r_.whole + at), shift);
+        const auto factor = hn::Mul(hn::Load(d, r_.inverse + at), pow2<T>(hn::Neg(n)));
         const auto k = hn::Mul(hn::Load(d, r_.plain + 2 * j * Kp_ + c), down);
-        hn::Store(hn::Mul(k, right_factor(j, c)), d, a_.right + j * Kp_ + c);
+        hn::Store(factor, d, a_.factor + at);
+        hn::Store(hn::Mul(k, factor), d, a_.right + at);
       }
     }
   }
@@ -157,113 +157,162 @@ class Pairs {
     });
   }
 
-  // (50) before its left factors.
-  void row_products() {
-    for (std::size_t i = first_; i < end_; i += kRowBlock) {
-      const std::size_t stop = std::min(i + kRowBlock, end_);
-      product<Dot, Onto::zero>(2 * (stop - i), Kp_, a_.own + 2 * i * Kp_, Kp_,
-                               {a_.row_pairs + 2 * i * Cp_ + first_, Cp_, 1},
-                               a_.right + first_ * Kp_, Kp_, stop - first_);
-    }
-    if (!crosses()) return;
-    product<Dot, Onto::zero>(2 * (end_ - first_), Kp_, a_.cross + 2 * first_ * Kp_, Kp_,
-                             {a_.row_pairs + 2 * first_ * Cp_, Cp_, 1}, a_.right, Kp_, first_);
-  }
+  // The tokens of a block that lie before the window, and those inside it up to stop_.
+  struct Split {
+    Split(const Pairs& p, std::size_t block)
+        : begin(block * kGateBlock),
+          middle(std::clamp(p.first_, begin, begin + kGateBlock)),
+          end(std::min(begin + kGateBlock, p.stop_)) {}
+    bool crosses() const { return begin < middle; }
+    bool own() const { return middle < end; }
+    std::size_t begin, middle, end;
+  };
 
-  // Token i as the one who looks: (35), the first line of (36), and both in (37); the pair (i, i)
-  // in (35) and (36) only.
-  void add_row(std::size_t i) {
+  // What token i reads from S_in, and its pair (i, i), which no gate moves: (35), (36).
+  void add_reads(std::size_t i) {
     const Tag<T> d;
-    const Look query(*this, 2 * i + 1), key(*this, 2 * i);
     const TwoPowers scale(a_.D_exponents[2 * i + 1] + a_.Z_exponents[i]);
     const auto diagonal = hn::Set(d, scale.times(a_.dscores[(2 * i + 1) * Cp_ + i]));
+    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
+      const std::size_t at = i * Kp_ + c;
+      const auto from_start = hn::Load(d, r_.from_start + at);
+      const auto k = hn::Load(d, r_.plain + 2 * i * Kp_ + c);
+      const auto q = hn::Load(d, r_.plain + (2 * i + 1) * Kp_ + c);
+      const auto dq = hn::Mul(from_start, hn::Load(d, a_.from_state + (2 * i + 1) * Kp_ + c));
+      auto reads = hn::Mul(q, dq);
+      auto dk = hn::MulAdd(diagonal, q, hn::Load(d, a_.dk + at));
+      if (form_.corrects) {
+        const auto read = hn::Mul(from_start, hn::Load(d, a_.from_state + 2 * i * Kp_ + c));
+        reads = hn::NegMulAdd(k, read, reads);
+        dk = hn::Sub(dk, read);
+      }
+      hn::Store(hn::MulAdd(diagonal, k, dq), d, a_.dq + at);
+      hn::Store(dk, d, a_.dk + at);
+      hn::Store(reads, d, a_.reads + at);
+    }
+  }
+
+  // The block's tokens as those who look at the tokens of block `of`: (50), the sums of (35) and of
+  // the first line of (36), and in (37).
+  void rows_of(std::size_t block, std::size_t of) {
+    const Split looked(*this, of);
+    const auto multiply = [&](std::size_t begin, std::size_t end, T* out) {
+      if (begin >= end) return;
+      product<Dot, Onto::zero>(2 * (stop_ - begin_), Kp_, out, Kp_,
+                               {a_.row_pairs + 2 * begin_ * Cp_ + begin, Cp_, 1},
+                               a_.right + begin * Kp_, Kp_, end - begin);
+    };
+    multiply(looked.begin, looked.middle, a_.cross);
+    multiply(looked.middle, looked.end, a_.own);
+    const bool spans = block > of + 1;
+    if (spans) std::fill_n(a_.spanning, Kp_, T(0));
+    T* gates = of == block ? a_.inside : a_.looking;
+    for (std::size_t i = begin_; i < stop_; ++i) add_row(i, looked, gates, spans);
+    for (std::size_t between = of + 1; between < block; ++between) {
+      add_to(a_.span + between * Kp_, a_.spanning);
+    }
+  }
+
+  void add_to(T* sum, const T* x) {
+    const Tag<T> d;
+    for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
+      hn::Store(hn::Add(hn::Load(d, sum + c), hn::Load(d, x + c)), d, sum + c);
+    }
+  }
+
+  // Products of two rows of (50): their share of dq_i and dk_i, and in `gates` and, if a gate may
+  // lie between the blocks, in spanning.
+  void add_row(std::size_t i, const Split& looked, T* gates, bool spans) {
+    const Tag<T> d;
+    const Look query(*this, 2 * i + 1), key(*this, 2 * i);
     const auto shift = hn::Set(d, static_cast<T>(form_.shift));
     for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
       const std::size_t at = i * Kp_ + c;
       const auto power = hn::Load(d, r_.power + at), whole = hn::Load(d, r_.whole + at);
       const auto own = hn::Mul(power, pow2<T>(hn::Add(whole, shift)));
       const auto cross = hn::Mul(power, pow2<T>(whole));
-      const auto from_start = hn::Load(d, r_.from_start + at);
-      const auto k = hn::Load(d, r_.plain + 2 * i * Kp_ + c);
-      const auto q = hn::Load(d, r_.plain + (2 * i + 1) * Kp_ + c);
-      const auto query_reads = hn::Mul(from_start, query.from_state(c));
-      const auto dq = hn::Add(query.pairs(c, own, cross), query_reads);
-      auto dG = hn::MulAdd(q, query_reads, query.moved(c));
-      hn::Store(hn::MulAdd(diagonal, k, dq), d, a_.dq + at);
-      auto dk = hn::Load(d, a_.dk + at);
+      auto moved = query.moved(c, looked);
+      hn::Store(hn::Add(hn::Load(d, a_.dq + at), query.pairs(c, looked, own, cross)), d,
+                a_.dq + at);
       if (form_.corrects) {
-        const auto key_reads = hn::Mul(from_start, key.from_state(c));
-        dk = hn::Add(dk, hn::Sub(key.pairs(c, own, cross), key_reads));
-        dG = hn::Add(dG, hn::NegMulAdd(k, key_reads, key.moved(c)));
+        moved = hn::Add(moved, key.moved(c, looked));
+        hn::Store(hn::Add(hn::Load(d, a_.dk + at), key.pairs(c, looked, own, cross)), d,
+                  a_.dk + at);
       }
-      hn::Store(hn::MulAdd(diagonal, q, dk), d, a_.dk + at);
-      hn::Store(hn::Add(hn::Load(d, a_.dG + at), dG), d, a_.dG + at);
+      hn::Store(hn::Add(hn::Load(d, gates + at), moved), d, gates + at);
+      if (spans) hn::Store(hn::Add(hn::Load(d, a_.spanning + c), moved), d, a_.spanning + c);
     }
   }
 
-  // (51) before its right factors.
-  void column_products() {
-    for (std::size_t j = 0; j < end_;) {
-      // A key inside the window meets rows from its own on; one before it meets them all.
-      const std::size_t stop = j < first_ ? first_ : std::min(j + kRowBlock, end_);
-      const std::size_t begin = std::max(j, first_);
-      const auto* rows = j < first_ ? x_.work.cross_rows : x_.work.window_rows;
-      product<Dot, Onto::zero>(stop - j, Kp_, a_.own + j * Kp_, Kp_,
-                               {a_.column_pairs + 2 * j * Cp_ + 2 * begin, 2 * Cp_, 1},
-                               rows + 2 * begin * Kp_, Kp_, 2 * (end_ - begin));
-      j = stop;
-    }
+  // The tokens of block `of` as those whom the block's tokens look at: (51), the second line of
+  // (36), and in (37), where a pair inside a block is subtracted.
+  void columns_of(std::size_t block, std::size_t of) {
+    const Split looked(*this, of);
+    const auto multiply = [&](std::size_t begin, std::size_t end, const T* rows) {
+      if (begin >= end) return;
+      product<Dot, Onto::zero>(end - begin, Kp_, a_.own, Kp_,
+                               {a_.column_pairs + 2 * begin * Cp_ + 2 * begin_, 2 * Cp_, 1},
+                               rows + 2 * begin_ * Kp_, Kp_, 2 * (stop_ - begin_));
+      for (std::size_t j = begin; j < end; ++j)
+        add_column(j, a_.own + (j - begin) * Kp_, block, of);
+    };
+    multiply(looked.begin, looked.middle, x_.work.cross_rows);
+    multiply(looked.middle, looked.end, x_.work.window_rows);
   }
 
-  // Token j as the one who is looked at: the second line of (36), in (37) subtracted.
-  void add_column(std::size_t j) {
+  void add_column(std::size_t j, const T* sum, std::size_t block, std::size_t of) {
     const Tag<T> d;
     const TwoPowers up(a_.column_exponents[j] + a_.Z_exponents[j]);
     const TwoPowers all(a_.column_exponents[j] + of_column(j));
+    T* gates = of == block ? a_.inside : a_.looked_at;
     for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
       const std::size_t at = j * Kp_ + c;
-      const auto sum = hn::Load(d, a_.own + at);
-      const auto dk = up.times(hn::Mul(sum, right_factor(j, c)));
-      const auto moved = all.times(hn::Mul(sum, hn::Load(d, a_.right + at)));  // (52)
+      const auto x = hn::Load(d, sum + c);
+      const auto dk = up.times(hn::Mul(x, hn::Load(d, a_.factor + at)));
+      const auto moved = all.times(hn::Mul(x, hn::Load(d, a_.right + at)));  // (52)
+      const auto before = hn::Load(d, gates + at);
       hn::Store(hn::Add(hn::Load(d, a_.dk + at), dk), d, a_.dk + at);
-      hn::Store(hn::Sub(hn::Load(d, a_.dG + at), moved), d, a_.dG + at);
+      hn::Store(of == block ? hn::Sub(before, moved) : hn::Add(before, moved), d, gates + at);
     }
   }
 
-  // A row of the products, as it looks at earlier tokens.
+  // A row of the block's products, as it looks at earlier tokens.
   class Look {
    public:
     Look(const Pairs& p, std::size_t row)
         : p_(p),
           at_(row * p.Kp_),
+          product_((row - 2 * p.begin_) * p.Kp_),
           up_(p.a_.row_exponents[row] + p.a_.D_exponents[row]),
           all_(p.a_.row_exponents[row] + p.of_row(row)) {}
 
-    HWY_INLINE Vec<T> from_state(std::size_t c) const {
-      return hn::Load(Tag<T>(), p_.a_.from_state + at_ + c);
-    }
-
     // (50); own, cross: the row's factors inside its window and before it.
-    HWY_INLINE Vec<T> pairs(std::size_t c, Vec<T> own, Vec<T> cross) const {
-      const Tag<T> d;
-      const auto sum = up_.times(hn::Mul(hn::Load(d, p_.a_.own + at_ + c), own));
-      if (!p_.crosses()) return sum;
-      return hn::Add(sum, up_.times(hn::Mul(hn::Load(d, p_.a_.cross + at_ + c), cross)));
+    HWY_INLINE Vec<T> pairs(std::size_t c, const Split& looked, Vec<T> own, Vec<T> cross) const {
+      return sum(looked, up_, hn::Mul(load(p_.a_.own + product_ + c), own),
+                 hn::Mul(load(p_.a_.cross + product_ + c), cross));
     }
 
     // (52)
-    HWY_INLINE Vec<T> moved(std::size_t c) const {
-      const Tag<T> d;
-      const auto operand = [&](const T* rows) HWY_ATTR { return hn::Load(d, rows + at_ + c); };
+    HWY_INLINE Vec<T> moved(std::size_t c, const Split& looked) const {
       const Work<F>& work = p_.x_.work;
-      const auto sum = all_.times(hn::Mul(operand(p_.a_.own), operand(work.window_rows)));
-      if (!p_.crosses()) return sum;
-      return hn::Add(sum, all_.times(hn::Mul(operand(p_.a_.cross), operand(work.cross_rows))));
+      return sum(looked, all_,
+                 hn::Mul(load(p_.a_.own + product_ + c), load(work.window_rows + at_ + c)),
+                 hn::Mul(load(p_.a_.cross + product_ + c), load(work.cross_rows + at_ + c)));
     }
 
    private:
+    static HWY_INLINE Vec<T> load(const T* x) { return hn::Load(Tag<T>(), x); }
+
+    // Whichever of the two there is.
+    HWY_INLINE Vec<T> sum(const Split& looked, const TwoPowers& scale, Vec<T> own,
+                          Vec<T> cross) const {
+      if (!looked.crosses()) return scale.times(own);
+      if (!looked.own()) return scale.times(cross);
+      return hn::Add(scale.times(own), scale.times(cross));
+    }
+
     const Pairs& p_;
-    const std::size_t at_;
+    const std::size_t at_, product_;
     const TwoPowers up_, all_;
   };
 
@@ -274,7 +323,8 @@ class Pairs {
   Adjoint<T>& a_;
   Recorded<T>& r_;
   const std::size_t Kp_, Cp_;
-  std::size_t first_ = 0, end_ = 0;  // the window at hand
+  std::size_t first_ = 0, end_ = 0;   // the window at hand
+  std::size_t begin_ = 0, stop_ = 0;  // of it, the block at hand
 };
 
 }  // namespace kda::cpu::HWY_NAMESPACE
