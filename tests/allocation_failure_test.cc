@@ -36,22 +36,25 @@ void* allocate_or_fail(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 }  // namespace kda::test
 
-void* operator new(std::size_t bytes) { return kda::test::allocate_or_fail(bytes, 1); }
-void* operator new[](std::size_t bytes) { return kda::test::allocate_or_fail(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t a) {
+// Not inlined: a compiler that sees malloc behind new warns of every free behind delete.
+#define KDA_APART __attribute__((noinline))
+
+KDA_APART void* operator new(std::size_t bytes) { return kda::test::allocate_or_fail(bytes, 1); }
+KDA_APART void* operator new[](std::size_t bytes) { return kda::test::allocate_or_fail(bytes, 1); }
+KDA_APART void* operator new(std::size_t bytes, std::align_val_t a) {
   return kda::test::allocate_or_fail(bytes, static_cast<std::size_t>(a));
 }
-void* operator new[](std::size_t bytes, std::align_val_t a) {
+KDA_APART void* operator new[](std::size_t bytes, std::align_val_t a) {
   return kda::test::allocate_or_fail(bytes, static_cast<std::size_t>(a));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+KDA_APART void operator delete(void* p) noexcept { std::free(p); }
+KDA_APART void operator delete[](void* p) noexcept { std::free(p); }
+KDA_APART void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+KDA_APART void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+KDA_APART void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+KDA_APART void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+KDA_APART void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+KDA_APART void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace kda::test {
 namespace {

@@ -117,7 +117,9 @@ TEST(AuditGradients, BrokenOnesAreCaught) {
       if (row.finding.changed == audit::kAppended && change != row.finding.changed) continue;
       EXPECT_EQ(row.changed(), row.finding.changed == change && row.finding.output == tensor)
           << row.finding.changed << " " << row.finding.output;
-      if (row.changed()) EXPECT_EQ(row.finding.ulp, 1u);
+      if (row.changed()) {
+        EXPECT_EQ(row.finding.ulp, 1u);
+      }
     }
   }
 }

@@ -72,7 +72,7 @@ std::vector<ConvCase> cases() {
     add("packed_w" + std::to_string(W), {.C = 33, .W = W, .lens = lens, .past = 3});
   }
   add("packed_all_empty", {.C = 33, .lens = {{0, 0, 0}}, .past = 2});
-  add("packed_none", {.C = 33, .lens = {{}}, .past = 2});
+  add("packed_none", {.C = 33, .lens = std::vector<std::int64_t>{}, .past = 2});
   add("batch_of_none", {.B = 0, .T = 4});
   add("no_state_no_bias", {.B = 2, .T = 70, .C = 20, .state = {}, .bias = false});
   return all;
