@@ -27,8 +27,8 @@ struct CudaStreamingStates {
   Options options;      // what decides the bits; precision mixed
 };
 
-// Throws Error for states that the backend does not have: a gate bounded whose bound fits one
-// window a chunk, chunk 32, shifted.
+// Throws Error for states that the backend does not have. It has op kda, gate bounded with a bound
+// that fits one window a chunk, chunk 32, shifted.
 std::size_t slot_bytes(const CudaStreamingStates& states);
 
 // Where a call runs. All tensors, slots, has_initial_state and the workspace are memory that this
@@ -51,6 +51,7 @@ struct CudaContext {
 inline constexpr std::uint32_t kStatusBadSequences = 1;  // cu_seqlens: start, order or end
 inline constexpr std::uint32_t kStatusBadSlots = 2;      // slots: beyond the states'
 inline constexpr std::uint32_t kStatusBadCounts = 4;     // commit: counts; draft: too many tokens
+
 // The call of kda.hpp, put on the context's stream: it returns before the work is done, allocates
 // nothing, does not wait, and can be captured in a graph. args.workspace is needed: device memory
 // of workspace_bytes, aligned to 256 bytes, which no other call uses at the same time. Ran::chunks

@@ -310,8 +310,7 @@ KDA_API int kda_why_not(const kda_forward_args* args, const kda_context* context
 KDA_API int kda_workspace_bytes(const kda_forward_args* args, const kda_context* context,
                                 size_t* bytes, kda_error* error) KDA_NOEXCEPT;
 
-// --- streaming states
-// ------------------------------------------------------------------------------
+// --- streaming states ----------------------------------------------------------------------------
 
 // What kda_states_create takes.
 typedef struct kda_states_args {
@@ -377,8 +376,7 @@ KDA_API int kda_plain_states(const kda_states* states, const kda_tensor* slots,
                              const kda_state* out, const kda_context* context,
                              kda_error* error) KDA_NOEXCEPT;
 
-// --- this build
-// ------------------------------------------------------------------------------------
+// --- this build ----------------------------------------------------------------------------------
 
 // "0.1.0"
 KDA_API const char* kda_version(void) KDA_NOEXCEPT;
@@ -398,8 +396,7 @@ KDA_API const char* kda_reference_name(int32_t reference) KDA_NOEXCEPT;
 KDA_API const char* kda_precision_name(int32_t precision) KDA_NOEXCEPT;
 KDA_API const char* kda_isa_name(int32_t isa) KDA_NOEXCEPT;
 
-// --- few lines for the caller
-// ------------------------------------------------------------------------
+// --- few lines for the caller --------------------------------------------------------------------
 
 // Makes a struct all 0, its defaults, and sets its size: kda_context c; KDA_INIT(c);
 #define KDA_INIT(x) (memset(&(x), 0, sizeof(x)), (void)((x).size = sizeof(x)))

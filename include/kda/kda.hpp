@@ -15,7 +15,7 @@ namespace kda {
 
 // What a call ran, or would run: nothing falls back in silence.
 struct Ran {
-  const char* backend = "";  // "cpu"
+  const char* backend = "";  // "cpu", "cuda"
   Isa isa = Isa::best;       // the instruction set
   Precision precision = Precision::automatic;
   Reference reference = Reference::shifted;
