@@ -93,6 +93,9 @@ void fill_common(const ForwardArgs& args, const CudaContext& context, const Plan
   p.N = static_cast<int>(plan.N);
   p.HV = static_cast<int>(plan.HV);
   p.group = static_cast<int>(plan.HV / plan.H);
+  p.K = static_cast<int>(plan.K);
+  p.V = static_cast<int>(plan.V);
+  p.chunk = plan.chunk;
   p.gate = gate_kind(plan.gate);
   p.norm = norm_kind(plan.norm);
   p.sigmoid_beta = plan.sigmoid_beta;

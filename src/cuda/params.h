@@ -11,7 +11,7 @@ inline constexpr int kHead = 128;     // K = V channels
 inline constexpr int kWarps = 16;     // of a block
 inline constexpr int kThreads = 512;  // of a block
 
-enum class Element : std::uint8_t { f32, bf16, i32, i64 };
+enum class Element : std::uint8_t { f32, bf16, f16, i32, i64 };
 enum class GateKind : std::uint8_t { log, softplus, bounded };
 enum class NormKind : std::uint8_t { none, rsqrt, normalize };
 
@@ -63,6 +63,7 @@ struct ForwardParams {
   StateView kept;
 
   int B, T, N, HV, group;  // group: value heads a key head
+  int K, V, chunk;         // where not fixed (portable/)
   GateKind gate;
   NormKind norm;
   bool sigmoid_beta;

@@ -52,6 +52,20 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   return pair;
 }
 
+__device__ __forceinline__ float low_f16(std::uint32_t pair) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;\n" : "=f"(x) : "h"(static_cast<std::uint16_t>(pair)));
+  return x;
+}
+
+__device__ __forceinline__ float high_f16(std::uint32_t pair) { return low_f16(pair >> 16); }
+
+__device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 __device__ __forceinline__ std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
   std::uint32_t c;
 #if __CUDA_ARCH__ >= 900
@@ -70,6 +84,7 @@ __device__ __forceinline__ std::uint32_t to_tf32(float x) {
   return y;
 #else
   const std::uint32_t bits = __float_as_uint(x);
+  if (x != x) return bits;  // the sum would carry a NaN into the sign
   return (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFFu;
 #endif
 }

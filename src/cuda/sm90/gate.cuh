@@ -38,8 +38,11 @@ struct GateForm {
   __device__ __forceinline__ void load(const ForwardParams& p, int h, std::uint32_t offsets) {
     set(p, h);
     const int c = threadIdx.x % 128;
-    const int place = (c & 4) * (kHead / 8) + (c >> 3) * 4 + (c & 3);
-    store_shared(offsets + place * 4, offset(p, h, c));
+    store_shared(offsets + offset_place(c) * 4, offset(p, h, c));
+  }
+
+  __device__ __forceinline__ static int offset_place(int c) {
+    return (c & 4) * (kHead / 8) + (c >> 3) * 4 + (c & 3);
   }
 
   // A bounded gate as a fraction of its bound.
@@ -99,17 +102,17 @@ __device__ __forceinline__ float2 row_factors(NormKind norm, float reduced, bool
   return {factor * exp2_integer(-r), exp2_integer(r)};
 }
 
-// Norms of the thread's four tokens of k and q, as fetch_patch left them; row_factors goes to
-// shared memory, as [token][k, q] pairs.
-template <bool kGeneral>
-__device__ __forceinline__ void store_row_factors(const ForwardParams& p, std::uint32_t k,
-                                                  std::uint32_t q, std::uint32_t factors,
-                                                  int first_token, int lane) {
+// Of the thread's four tokens of k and q, as fetch_patch left them, a row's sum of squares or its
+// largest element, over 128 channels; lane l ends with that of row_of_lane(l).
+template <bool kGeneral, class Pairs = Bf16Pairs>
+__device__ __forceinline__ float measure_rows(const ForwardParams& p, std::uint32_t k,
+                                              std::uint32_t q, int lane, Pairs k_pairs = {},
+                                              Pairs q_pairs = {}) {
   float v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     float x[8];
-    unpack(fetched(i < 4 ? k : q, i & 3), x);
+    unpack(fetched(i < 4 ? k : q, i & 3), x, i < 4 ? k_pairs : q_pairs);
     if (kGeneral && p.norm == NormKind::none) {
       v[i] = fabsf(x[0]);
 #pragma unroll
@@ -120,12 +123,23 @@ __device__ __forceinline__ void store_row_factors(const ForwardParams& p, std::u
       for (int c = 1; c < 8; ++c) v[i] = fmaf(x[c], x[c], v[i]);
     }
   }
-  const float reduced = kGeneral && p.norm == NormKind::none ? reduce_eight<true>(v, lane)
-                                                             : reduce_eight<false>(v, lane);
-  float2 f = row_factors(p.norm, reduced, !kGeneral || p.single);
-  const int index = (lane >> 1) & 7, token = first_token + (index & 3), is_q = index >> 2;
-  if (is_q) f.x *= p.scale;
-  if ((lane & 1) == 0) store_shared2(factors + (token * 2 + is_q) * 8, f.x, f.y);
+  return kGeneral && p.norm == NormKind::none ? reduce_eight<true>(v, lane)
+                                              : reduce_eight<false>(v, lane);
+}
+
+// Among the chunk's rows [token][k, q], for a thread whose tokens start at first_token.
+__device__ __forceinline__ int row_of_lane(int first_token, int lane) {
+  const int index = (lane >> 1) & 7;
+  return (first_token + (index & 3)) * 2 + (index >> 2);
+}
+
+// row_factors of the lane's row go to shared memory, pairs by row_of_lane.
+template <bool kGeneral>
+__device__ __forceinline__ void store_row_factors(const ForwardParams& p, float measured,
+                                                  std::uint32_t factors, int row, int lane) {
+  float2 f = row_factors(p.norm, measured, !kGeneral || p.single);
+  if (row & 1) f.x *= p.scale;
+  if ((lane & 1) == 0) store_shared2(factors + row * 8, f.x, f.y);
 }
 
 }  // namespace kda::cuda::sm90

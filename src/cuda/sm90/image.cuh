@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/place.cuh"
 #include "cuda/params.h"
 
 namespace kda::cuda::sm90 {
@@ -46,11 +47,6 @@ __host__ __device__ constexpr int decay_place(int c) {
 // Byte offset of 16-byte piece p in row r.
 __device__ __forceinline__ std::uint32_t swizzled(int r, int p) {
   return static_cast<std::uint32_t>(r * 128 + ((p ^ (r & 7)) << 4));
-}
-
-// The address with bits of its piece flipped.
-__device__ __forceinline__ char* flip(char* p, std::uint32_t bits) {
-  return reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) ^ bits);
 }
 
 }  // namespace kda::cuda::sm90

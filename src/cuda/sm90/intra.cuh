@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "cuda/device/barrier.cuh"
-#include "cuda/device/global.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
+#include "cuda/device/place.cuh"
 #include "cuda/device/smem.cuh"
 #include "cuda/params.h"
 #include "cuda/sm90/image.cuh"
@@ -30,8 +30,8 @@ struct Scratch {
   static constexpr int kRows = kSums + 4 * kHead * 4;
   static constexpr int kBeta = kChunk * 16;  // within one of the two
   static constexpr int kRowsBytes = kBeta + kChunk * 4;
-  static constexpr int kCut = kRows + 2 * kRowsBytes;  // one word a warp
-  static constexpr int kOffsets = kCut + 16;           // of the gates (GateForm)
+  static constexpr int kCut = kRows + 2 * kRowsBytes;  // one word a warp, of 8 at most
+  static constexpr int kOffsets = kCut + 32;           // of the gates (GateForm)
   static constexpr int kLedger = kOffsets + kHead * 4;
   static constexpr int kBytes = (kLedger + 400 + 255) / 256 * 256;
 };
@@ -60,12 +60,12 @@ struct Patch {
 };
 
 // Rows row0 + lane / 4 and eight further of A_kk to shared memory, or of A_qk to the image.
-template <bool kWindows, bool kQueries>
-__device__ __forceinline__ void store_scores(std::uint32_t base, std::uint32_t rows, char* image,
+template <bool kWindows, bool kQueries, class Place>
+__device__ __forceinline__ void store_scores(std::uint32_t base, std::uint32_t rows, Place image,
                                              const float (&c)[4][4], int row0, int lane, int first,
                                              int last) {
   const int g = lane >> 2, q = lane & 3;
-  char* const to = image + Image::kAqk + swizzled(row0 + g, q >> 1) + (q & 1) * 8;
+  const Place to = image + Image::kAqk + swizzled(row0 + g, q >> 1) + (q & 1) * 8;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = row0 + g + 8 * half;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_scores(std::uint32_t base, std::uint32_t r
       x = j < end ? x : 0.f;
       y = j + 1 < end ? y : 0.f;
       if (kQueries) {
-        store_global(flip(to, t << 5) + half * 1024, uint2{to_tf32(x), to_tf32(y)});
+        put_tf32(flip(to, t << 5) + half * 1024, x, y);
       } else {
         store_shared2(base + Scratch::kA + (i * kRowA + j) * 4, x, y);
       }
@@ -94,11 +94,12 @@ __device__ __forceinline__ void store_scores(std::uint32_t base, std::uint32_t r
 }
 
 // Rows [first, last) of A_kk and A_qk (6), (7) from the operands in shared memory. Warps 0, 1 take
-// 16 rows of A_kk each, warps 2, 3 of A_qk. kWindows: not all rows at once.
-template <bool kWindows>
+// 16 rows of A_kk each, warps 2, 3 of A_qk. kWindows: not all rows at once. kHalves: of 128
+// channels, the second's operands `apart` bytes behind the first's.
+template <bool kWindows, int kHalves = 1, class Place>
 __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint32_t rows,
-                                                  char* image, int warp, int lane, int first,
-                                                  int last) {
+                                                  Place image, int warp, int lane, int first,
+                                                  int last, std::uint32_t apart = 0) {
   const bool is_q = warp >= 2;
   const int row0 = (warp & 1) * 16;
   if (kWindows && (row0 >= last || row0 + 16 <= first)) return;
@@ -112,14 +113,15 @@ __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint3
   // Two steps' operands: one on its way while the other is multiplied.
   std::uint32_t a[2][4], b[2][2][4];
   const auto load = [&](int k) {
-    load_matrices(left ^ (k << 5), a[k & 1]);
-    load_matrices(right ^ (k << 5), b[k & 1][0]);
-    if (row0 > 0) load_matrices((right ^ (k << 5)) + 16 * 256, b[k & 1][1]);
+    const std::uint32_t bits = (k & 7) << 5, half = (k >> 3) * apart;
+    load_matrices((left ^ bits) + half, a[k & 1]);
+    load_matrices((right ^ bits) + half, b[k & 1][0]);
+    if (row0 > 0) load_matrices((right ^ bits) + half + 16 * 256, b[k & 1][1]);
   };
   load(0);
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    if (k < 7) load(k + 1);
+  for (int k = 0; k < 8 * kHalves; ++k) {
+    if (k + 1 < 8 * kHalves) load(k + 1);
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
       const std::uint32_t(&x)[4] = b[k & 1][t];
@@ -157,10 +159,12 @@ __device__ __forceinline__ void turn_channels(std::uint32_t (&x)[8][4], int turn
 // the raw keys, queries and gates; and those of the products with the state. G: sums from the
 // chunk's start plus the shift, in bits; total: the chunk's, without. ends_at: where the end keys
 // go in shared memory, a multiple of 1024.
+template <class Place, class Pairs = Bf16Pairs>
 __device__ __forceinline__ void store_operands(const ForwardParams& p, const Patch& at,
                                                std::uint32_t base, std::uint32_t ends_at,
-                                               std::uint32_t rows, char* image,
-                                               const float (&G)[4][8], const float (&total)[8]) {
+                                               std::uint32_t rows, Place image,
+                                               const float (&G)[4][8], const float (&total)[8],
+                                               Pairs k_pairs = {}, Pairs q_pairs = {}) {
   // A power of two: the operands of the state are those of the window, exactly.
   const float power = exp2_integer(-static_cast<int>(p.shift));
   const std::uint32_t unshift = pack_bf16(power, power);
@@ -168,8 +172,8 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
 #pragma unroll
   for (int c = 0; c < 8; ++c) end[c] = exp2_fast(total[c] + p.shift);
   const std::uint32_t tile = base + at.tile, factors = rows + at.token * 16;
-  char* const keys = image + Image::kKeys + at.by_slot;
-  char* const queries = image + Image::kQueries + at.by_token;
+  const Place keys = image + Image::kKeys + at.by_slot;
+  const Place queries = image + Image::kQueries + at.by_token;
   const auto vector = [](const std::uint32_t(&x)[4]) { return uint4{x[0], x[1], x[2], x[3]}; };
   std::uint32_t ends[8][4];
 #pragma unroll
@@ -185,8 +189,8 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
       for (int b = 0; b < 2; ++b) {
         const int c = 2 * w + b;
         const float fall = exp2_fast(G[i][c]), grow = exp2_fast(-G[i][c]);
-        const float kx = (b ? high_bf16(kw[w]) : low_bf16(kw[w])) * f.x;
-        const float qx = (b ? high_bf16(qw[w]) : low_bf16(qw[w])) * f.z;
+        const float kx = (b ? k_pairs.high(kw[w]) : k_pairs.low(kw[w])) * f.x;
+        const float qx = (b ? q_pairs.high(qw[w]) : q_pairs.low(qw[w])) * f.z;
         fk[b] = kx * fall;
         fq[b] = qx * fall;
         gk[b] = kx * grow;
@@ -202,8 +206,8 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
     store_shared4(my_tile, vector(fall_k));
     store_shared4(my_tile + Scratch::kQueries, vector(fall_q));
     store_shared4(my_tile + Scratch::kGrowing, vector(grow_k));
-    store_global(flip(keys, i << 5) + i * 256, vector(state_k));
-    store_global(flip(queries, i << 4) + i * 128, vector(state_q));
+    put(flip(keys, i << 5) + i * 256, vector(state_k));
+    put(flip(queries, i << 4) + i * 128, vector(state_q));
   }
   // By way of shared memory: stored from here they would reach the image in pieces of 32 bytes. A
   // lane takes its channels in an order of its own, so that no bank is met twice.

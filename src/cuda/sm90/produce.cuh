@@ -191,12 +191,12 @@ __device__ __forceinline__ void sum_over_warps(const Patch& at, std::uint32_t ba
   }
 }
 
-__device__ __forceinline__ void store_decay(const Patch& at, char* image, const float (&total)[8]) {
+template <class Place>
+__device__ __forceinline__ void store_decay(const Patch& at, Place image, const float (&total)[8]) {
 #pragma unroll
   for (int c = 0; c < 8; c += 2) {
-    store_global(
-        image + Image::kDecay + decay_place(at.piece * 8 + c) * 4,
-        uint2{__float_as_uint(exp2_fast(total[c])), __float_as_uint(exp2_fast(total[c + 1]))});
+    put(image + Image::kDecay + decay_place(at.piece * 8 + c) * 4, exp2_fast(total[c]),
+        exp2_fast(total[c + 1]));
   }
 }
 
@@ -260,8 +260,9 @@ __device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t en
     float G[4][8], before[8], total[8];
     sum_gates<kGeneral>(p, task, at, form, base, G);
     wait_for_groups<0>();
-    store_row_factors<kGeneral>(p, base + at.tile, base + Scratch::kQueries + at.tile, rows,
-                                at.token, lane);
+    store_row_factors<kGeneral>(
+        p, measure_rows<kGeneral>(p, base + at.tile, base + Scratch::kQueries + at.tile, lane),
+        rows, row_of_lane(at.token, lane), lane);
     sum_in_warp(at, base, G, before);
     signal(unsignalled, lane);
     if (keeper && taken < task.use * kParts * p.halves) {
@@ -288,7 +289,8 @@ __device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t en
         q[i] = fetched(base + Scratch::kQueries + at.tile, i);
       }
       store_state_operands(p, at, base, rows, image, k, q, G, total);
-      multiply_windows(p, at, base, rows, ends_at, image, k, q, G, 1 + threadIdx.x / 128);
+      const Team<1> team{0, static_cast<int>(1 + threadIdx.x / 128), 0};
+      multiply_windows(p, at, team, base, rows, ends_at, image, k, q, G);
     }
     meet();
     if (single && keeper) bulk_store(image + Image::kEndKeys, ends_at, Scratch::kEnds);

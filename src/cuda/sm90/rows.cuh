@@ -11,6 +11,7 @@ namespace kda::cuda::sm90 {
 
 __device__ __forceinline__ float load_scalar(const void* p, Element element, std::int64_t i) {
   if (element == Element::f32) return static_cast<const float*>(p)[i];
+  if (element == Element::f16) return low_f16(static_cast<const std::uint16_t*>(p)[i]);
   return __uint_as_float(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(p)[i]) << 16);
 }
 
@@ -32,9 +33,16 @@ __device__ __forceinline__ uint4 load_eight(const char* p) {
   return x;
 }
 
-__device__ __forceinline__ void unpack(uint4 x, float (&y)[8]) {
-  y[0] = low_bf16(x.x), y[1] = high_bf16(x.x), y[2] = low_bf16(x.y), y[3] = high_bf16(x.y);
-  y[4] = low_bf16(x.z), y[5] = high_bf16(x.z), y[6] = low_bf16(x.w), y[7] = high_bf16(x.w);
+// What a pair of 16-bit elements holds.
+struct Bf16Pairs {
+  __device__ __forceinline__ static float low(std::uint32_t pair) { return low_bf16(pair); }
+  __device__ __forceinline__ static float high(std::uint32_t pair) { return high_bf16(pair); }
+};
+
+template <class Pairs = Bf16Pairs>
+__device__ __forceinline__ void unpack(uint4 x, float (&y)[8], Pairs pairs = {}) {
+  y[0] = pairs.low(x.x), y[1] = pairs.high(x.x), y[2] = pairs.low(x.y), y[3] = pairs.high(x.y);
+  y[4] = pairs.low(x.z), y[5] = pairs.high(x.z), y[6] = pairs.low(x.w), y[7] = pairs.high(x.w);
 }
 
 __device__ __forceinline__ uint4 pack(const float (&y)[8]) {

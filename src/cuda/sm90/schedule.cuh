@@ -18,26 +18,26 @@ struct Tile {
   int first, length;  // tokens
   int chunks;
 
-  __device__ __forceinline__ Tile(const ForwardParams& p, int tile) {
+  __device__ __forceinline__ Tile(const ForwardParams& p, int tile, int chunk = kChunk) {
     n = tile / p.HV;
     h = tile - n * p.HV;
     int sequence = n, begin = 0, end = p.T;
     if (p.resumed) {
       sequence = p.stops[n].sequence;
       end = p.stops[n].offset;
-      begin = end / kChunk * kChunk;
+      begin = end / chunk * chunk;
     }
     slot = slot_of(p, sequence);
     const Stretch stretch(p, sequence);
     if (p.begins) {
       begin = p.begins[n];
-      end = begin + (stretch.length - begin) / kChunk * kChunk;
+      end = begin + (stretch.length - begin) / chunk * chunk;
     }
     batch = stretch.batch;
     first = stretch.first + begin;
     length = slot < 0 ? 0 : max(0, min(stretch.length, end) - begin);
     if (p.resumed && slot >= 0) slot = p.stops[n].row;
-    chunks = (length + kChunk - 1) / kChunk;
+    chunks = (length + chunk - 1) / chunk;
   }
 };
 

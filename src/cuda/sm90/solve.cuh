@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "cuda/device/global.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/mma.cuh"
+#include "cuda/device/place.cuh"
 #include "cuda/device/smem.cuh"
 #include "cuda/sm90/image.cuh"
 
@@ -31,11 +31,10 @@ __device__ __forceinline__ void mma_split(float (&c)[4], const float (&a)[4], fl
   mma_tf32(c, ah, bh0, bh1);
 }
 
-__device__ __forceinline__ void store_tf32(char* to, float x) { store_global(to, to_tf32(x)); }
-
 // a: A in shared memory, kRowA floats a row; the inverses of its diagonal blocks take their places,
 // transposed. beta: 32 floats in shared memory. w: the image's tile.
-__device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t beta, char* w, int lane) {
+template <class Place>
+__device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t beta, Place w, int lane) {
   // Lane j of a half warp holds column j of its block's inverse.
   const int j = lane & 15, block = lane >> 4;
   const std::uint32_t diagonal = a + (block * 16 * kRowA + block * 16) * 4;
@@ -61,13 +60,13 @@ __device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t beta, char*
   }
   const float beta_j = load_shared(beta + lane * 4);
   // Row i of the tile is slot(i); its pieces are an XOR away from those of row 0.
-  char* const mine = w + block * 2048 + swizzled(0, lane >> 2) + (lane & 3) * 4;
-  char* const above = w + block * 1024 + swizzled(0, 4 + (j >> 2)) + (j & 3) * 4;
-  const auto row = [](char* p, int i) { return flip(p, (slot(i) & 7) << 4) + slot(i) * 128; };
+  const Place mine = w + block * 2048 + swizzled(0, lane >> 2) + (lane & 3) * 4;
+  const Place above = w + block * 1024 + swizzled(0, 4 + (j >> 2)) + (j & 3) * 4;
+  const auto row = [](Place p, int i) { return flip(p, (slot(i) & 7) << 4) + slot(i) * 128; };
 #pragma unroll
-  for (int i = 0; i < 16; ++i) store_tf32(row(mine, i), t[i] * beta_j);
+  for (int i = 0; i < 16; ++i) put_tf32(row(mine, i), t[i] * beta_j);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) store_tf32(row(above, i), 0.f);
+  for (int i = 0; i < 8; ++i) put_tf32(row(above, i), 0.f);
   __syncwarp();
 
   const int g = lane >> 2, q = lane & 3;
@@ -98,14 +97,14 @@ __device__ __forceinline__ void solve(std::uint32_t a, std::uint32_t beta, char*
     }
   }
   const float beta_g = -load_shared(beta + g * 4), beta_g8 = -load_shared(beta + (g + 8) * 4);
-  char* const even = w + 2048 + swizzled(slot(2 * q), g >> 2) + (g & 3) * 4;
-  char* const odd = w + 2048 + swizzled(slot(2 * q + 1), g >> 2) + (g & 3) * 4;
+  const Place even = w + 2048 + swizzled(slot(2 * q), g >> 2) + (g & 3) * 4;
+  const Place odd = w + 2048 + swizzled(slot(2 * q + 1), g >> 2) + (g & 3) * 4;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    store_tf32(even + n * 1024, y[n][0] * beta_g);
-    store_tf32(odd + n * 1024, y[n][1] * beta_g);
-    store_tf32(flip(even, 32) + n * 1024, y[n][2] * beta_g8);
-    store_tf32(flip(odd, 32) + n * 1024, y[n][3] * beta_g8);
+    put_tf32(even + n * 1024, y[n][0] * beta_g);
+    put_tf32(odd + n * 1024, y[n][1] * beta_g);
+    put_tf32(flip(even, 32) + n * 1024, y[n][2] * beta_g8);
+    put_tf32(flip(odd, 32) + n * 1024, y[n][3] * beta_g8);
   }
 }
 

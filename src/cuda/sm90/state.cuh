@@ -11,7 +11,7 @@ namespace kda::cuda::sm90 {
 
 // Calls visit(i, offset) for every accumulator i of the state: (t, j) is value channel
 // value0 + g + 8 (j / 2), key channel 8 t + 2 q + j % 2.
-template <class Visit>
+template <int kCount, class Visit>
 __device__ __forceinline__ void visit_state(const StateView& view, int slot, int h, int value0,
                                             int lane, Visit visit) {
   const std::int64_t value = view.value_first ? view.row : 1;
@@ -19,7 +19,7 @@ __device__ __forceinline__ void visit_state(const StateView& view, int slot, int
   const std::int64_t base =
       slot * view.slot + h * view.head + (value0 + (lane >> 2)) * value + 2 * (lane & 3) * key;
 #pragma unroll
-  for (int t = 0; t < 16; ++t) {
+  for (int t = 0; t < kCount / 4; ++t) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       visit(t * 4 + j, base + (8 * t + (j & 1)) * key + 8 * (j >> 1) * value);
@@ -27,38 +27,48 @@ __device__ __forceinline__ void visit_state(const StateView& view, int slot, int
   }
 }
 
+// Which accumulators are of channels that there are.
+struct All {
+  __device__ __forceinline__ constexpr bool operator()(int) const { return true; }
+};
+
 // kServing: states may be bf16.
-template <bool kServing>
+template <bool kServing, int kCount, class Inside = All>
 __device__ __forceinline__ void load_state(const ForwardParams& p, const Tile& tile, int value0,
-                                           int lane, float (&s)[64]) {
+                                           int lane, float (&s)[kCount], Inside inside = {}) {
 #pragma unroll
-  for (int i = 0; i < 64; ++i) s[i] = 0.f;
+  for (int i = 0; i < kCount; ++i) s[i] = 0.f;
   if (!p.initial.data || (!p.resumed && starts_from_zero(p, tile.n))) return;
   if (!kServing || p.initial.element == Element::f32) {
     const auto* from = static_cast<const float*>(p.initial.data);
-    visit_state(p.initial, tile.slot, tile.h, value0, lane,
-                [&](int i, std::int64_t at) { s[i] = from[at]; });
+    visit_state<kCount>(p.initial, tile.slot, tile.h, value0, lane, [&](int i, std::int64_t at) {
+      if (inside(i)) s[i] = from[at];
+    });
   } else {
     const auto* from = static_cast<const std::uint16_t*>(p.initial.data);
-    visit_state(p.initial, tile.slot, tile.h, value0, lane,
-                [&](int i, std::int64_t at) { s[i] = low_bf16(from[at]); });
+    visit_state<kCount>(p.initial, tile.slot, tile.h, value0, lane, [&](int i, std::int64_t at) {
+      if (inside(i)) s[i] = low_bf16(from[at]);
+    });
   }
   if (kServing && p.bf16_state) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) s[i] = low_bf16(pack_bf16(s[i], 0.f));
+    for (int i = 0; i < kCount; ++i) s[i] = low_bf16(pack_bf16(s[i], 0.f));
   }
 }
 
-template <bool kServing>
+template <bool kServing, int kCount, class Inside = All>
 __device__ __forceinline__ void store_state(const StateView& to, int slot, int h, int value0,
-                                            int lane, const float (&s)[64]) {
+                                            int lane, const float (&s)[kCount],
+                                            Inside inside = {}) {
   if (!kServing || to.element == Element::f32) {
     auto* p = static_cast<float*>(to.data);
-    visit_state(to, slot, h, value0, lane, [&](int i, std::int64_t at) { p[at] = s[i]; });
+    visit_state<kCount>(to, slot, h, value0, lane, [&](int i, std::int64_t at) {
+      if (inside(i)) p[at] = s[i];
+    });
   } else {
     auto* p = static_cast<std::uint16_t*>(to.data);
-    visit_state(to, slot, h, value0, lane, [&](int i, std::int64_t at) {
-      p[at] = static_cast<std::uint16_t>(pack_bf16(s[i], 0.f));
+    visit_state<kCount>(to, slot, h, value0, lane, [&](int i, std::int64_t at) {
+      if (inside(i)) p[at] = static_cast<std::uint16_t>(pack_bf16(s[i], 0.f));
     });
   }
 }
@@ -73,13 +83,14 @@ class Stops {
     }
   }
 
-  // Whether a state is to be kept after so many chunks.
+  // Whether a state is to be kept after so many chunks (of p.chunk tokens).
   __device__ __forceinline__ bool due(int chunks) const { return kServing && chunks == chunks_; }
 
+  template <int kCount, class Inside = All>
   __device__ __forceinline__ void keep(const ForwardParams& p, const Tile& tile, int value0,
-                                       int lane, const float (&s)[64]) {
+                                       int lane, const float (&s)[kCount], Inside inside = {}) {
     for (const int chunks = chunks_; due(chunks); ++next_, look(p, tile)) {
-      store_state<true>(p.kept, p.stops[next_].row, tile.h, value0, lane, s);
+      store_state<true>(p.kept, p.stops[next_].row, tile.h, value0, lane, s, inside);
     }
   }
 
@@ -100,7 +111,7 @@ class Stops {
 
   __device__ __forceinline__ void look(const ForwardParams& p, const Tile& tile) {
     const bool mine = next_ < p.stop_count && p.stops[next_].sequence == tile.n;
-    chunks_ = mine ? p.stops[next_].offset / kChunk : -1;
+    chunks_ = mine ? p.stops[next_].offset / p.chunk : -1;
   }
 
   int next_ = 0, chunks_ = -1;

@@ -10,39 +10,53 @@
 namespace kda::cuda::sm90 {
 
 // The operands of the products with the state alone.
+template <class Place, class Pairs = Bf16Pairs>
 __device__ __forceinline__ void store_state_operands(const ForwardParams& p, const Patch& at,
                                                      std::uint32_t base, std::uint32_t rows,
-                                                     char* image, const uint4 (&k)[4],
+                                                     Place image, const uint4 (&k)[4],
                                                      const uint4 (&q)[4], const float (&G)[4][8],
-                                                     const float (&total)[8]) {
+                                                     const float (&total)[8], Pairs k_pairs = {},
+                                                     Pairs q_pairs = {}) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float4 f = load_shared4(rows + (at.token + i) * 16);
     float kx[8], qx[8];
-    unpack(k[i], kx);
-    unpack(q[i], qx);
-    char* const end_keys = image + Image::kEndKeys + at.transposed + i * 4;
+    unpack(k[i], kx, k_pairs);
+    unpack(q[i], qx, q_pairs);
+    const Place end_keys = image + Image::kEndKeys + at.transposed + i * 4;
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       kx[c] *= f.x;
       const float x = kx[c] * exp2_fast(total[c] - G[i][c]) * f.y;
-      store_global(flip(end_keys, c << 4) + c * 128, to_tf32(x));
+      put(flip(end_keys, c << 4) + c * 128, to_tf32(x));
       const float fall = exp2_fast(G[i][c]);
       kx[c] *= fall * f.y;
       qx[c] = qx[c] * f.z * (fall * f.w);
     }
-    char* const keys = image + Image::kKeys + at.by_slot;
-    char* const queries = image + Image::kQueries + at.by_token;
-    store_global(flip(keys, i << 5) + i * 256, pack(kx));
-    store_global(flip(queries, i << 4) + i * 128, pack(qx));
+    const Place keys = image + Image::kKeys + at.by_slot;
+    const Place queries = image + Image::kQueries + at.by_token;
+    put(flip(keys, i << 5) + i * 256, pack(kx));
+    put(flip(queries, i << 4) + i * 128, pack(qx));
   }
 }
 
+// Who multiplies a chunk's windows: a warpgroup, or one for each half of 256 channels. Shared
+// memory of the second lies `apart` bytes behind the first's; results go to the first's.
+template <int kHalves>
+struct Team {
+  int half, barrier;
+  std::uint32_t apart;
+
+  __device__ __forceinline__ void meet() const { barrier_sync(barrier, 128 * kHalves); }
+};
+
 // Where the window that starts at token `first` ends: the first token whose sum from there passes
 // cut_bits in some channel, or p.window tokens on. Every thread returns the same.
+template <int kHalves>
 __device__ __forceinline__ int window_end(const ForwardParams& p, const Patch& at,
-                                          std::uint32_t base, const float (&G)[4][8],
-                                          const float (&start)[8], int first, int barrier) {
+                                          const Team<kHalves>& team, std::uint32_t base,
+                                          const float (&G)[4][8], const float (&start)[8],
+                                          int first) {
   int end = min(first + p.window, kChunk);
 #pragma unroll
   for (int i = 3; i >= 0; --i) {
@@ -52,28 +66,35 @@ __device__ __forceinline__ int window_end(const ForwardParams& p, const Patch& a
     if (past && at.token + i > first) end = min(end, at.token + i);
   }
   end = __reduce_min_sync(~0u, end);
-  if (at.lane == 0) store_shared(base + Scratch::kCut + at.warp * 4, __int_as_float(end));
-  barrier_sync(barrier, 128);
-  const float4 ends = load_shared4(base + Scratch::kCut);
-  return min(min(__float_as_int(ends.x), __float_as_int(ends.y)),
-             min(__float_as_int(ends.z), __float_as_int(ends.w)));
+  const std::uint32_t cuts = base - team.half * team.apart + Scratch::kCut;
+  if (at.lane == 0) store_shared(cuts + (team.half * 4 + at.warp) * 4, __int_as_float(end));
+  team.meet();
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    const float4 ends = load_shared4(cuts + half * 16);
+    end = min(end, min(min(__float_as_int(ends.x), __float_as_int(ends.y)),
+                       min(__float_as_int(ends.z), __float_as_int(ends.w))));
+  }
+  return end;
 }
 
 // The operands of the window [first, end): its rows of keys and queries, and the growing keys of
 // all tokens before its end, those of earlier windows too: (12) with 2^-m on one side, 2^m on the
 // other.
+template <class Pairs>
 __device__ __forceinline__ void store_window_operands(const ForwardParams& p, const Patch& at,
                                                       std::uint32_t base, std::uint32_t rows,
                                                       const uint4 (&k)[4], const uint4 (&q)[4],
                                                       const float (&G)[4][8],
-                                                      const float (&start)[8], int first, int end) {
+                                                      const float (&start)[8], int first, int end,
+                                                      Pairs k_pairs, Pairs q_pairs) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int t = at.token + i;
     if (t >= end) continue;
     const float4 f = load_shared4(rows + t * 16);
     float kx[8], x[8];
-    unpack(k[i], kx);
+    unpack(k[i], kx, k_pairs);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       kx[c] *= f.x;
@@ -83,7 +104,7 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
     store_shared4(tile + Scratch::kGrowing, pack(x));
     if (t < first) continue;
     float qx[8];
-    unpack(q[i], qx);
+    unpack(q[i], qx, q_pairs);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const float fall = exp2_fast(G[i][c] - start[c] + p.shift);
@@ -95,13 +116,14 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
   }
 }
 
-// A_kk and A_qk of the chunk's `length` tokens, window by window; rows past it are zero. starts:
-// room for G of a window's first token.
+// A_kk and A_qk of the chunk, window by window. starts: room for G of a window's first token.
+template <int kHalves, class Place, class Pairs = Bf16Pairs>
 __device__ __forceinline__ void multiply_windows(const ForwardParams& p, const Patch& at,
-                                                 std::uint32_t base, std::uint32_t rows,
-                                                 std::uint32_t starts, char* image,
-                                                 const uint4 (&k)[4], const uint4 (&q)[4],
-                                                 const float (&G)[4][8], int barrier) {
+                                                 const Team<kHalves>& team, std::uint32_t base,
+                                                 std::uint32_t rows, std::uint32_t starts,
+                                                 Place image, const uint4 (&k)[4],
+                                                 const uint4 (&q)[4], const float (&G)[4][8],
+                                                 Pairs k_pairs = {}, Pairs q_pairs = {}) {
   for (int first = 0; first < kChunk;) {
     if (first >= at.token && first < at.token + 4) {
 #pragma unroll
@@ -112,13 +134,15 @@ __device__ __forceinline__ void multiply_windows(const ForwardParams& p, const P
         store_shared4(to + 16, G[i][4], G[i][5], G[i][6], G[i][7]);
       }
     }
-    barrier_sync(barrier, 128);  // also: the last window's products have read their operands
+    team.meet();  // also: the last window's products have read their operands
     float start[8];
     load_shared8(starts + at.piece * 32, start);
-    const int end = window_end(p, at, base, G, start, first, barrier);
-    store_window_operands(p, at, base, rows, k, q, G, start, first, end);
-    barrier_sync(barrier, 128);
-    multiply_operands<true>(base, rows, image, at.warp, at.lane, first, end);
+    const int end = window_end(p, at, team, base, G, start, first);
+    store_window_operands(p, at, base, rows, k, q, G, start, first, end, k_pairs, q_pairs);
+    team.meet();
+    if (team.half == 0) {
+      multiply_operands<true, kHalves>(base, rows, image, at.warp, at.lane, first, end, team.apart);
+    }
     first = end;
   }
 }
