@@ -12,23 +12,26 @@ namespace {
 void run(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const Inputs inputs(in);
+  const Place place(inputs.q);
   const At d_o_given = in.tensor();
   const MaybeAt d_state_given = in.maybe();
   const std::int64_t wanted = in.next<std::int64_t>();
   const OptionArguments named_options(in);
   const std::string layout_name = in.text();
 
+  place.want_cpu("backward",
+                 "CPU tensors, or a forward under torch.no_grad(): CUDA has no gradients yet");
   BackwardArgs args;
   args.options = named_options.options();
   const auto layout = named<StateLayout>("state_layout", layout_name);
-  inputs.fill(args);
-  args.initial_state = input("initial_state", inputs.initial_state, layout);
+  inputs.fill(args, place);
+  args.initial_state = place.input("initial_state", inputs.initial_state, layout);
   const At d_o = with_dense_rows(d_o_given);
   const MaybeAt d_state = with_dense_rows(d_state_given);
-  args.d_o = input("d_o", d_o);
-  args.d_final_state = input("d_final_state", d_state, layout);
+  args.d_o = place.input("d_o", d_o);
+  args.d_final_state = place.input("d_final_state", d_state, layout);
 
-  WantedGradients gradient(wanted);
+  WantedGradients gradient(place, wanted);
   const At dq = gradient(inputs.q, "dq", args.dq);
   const At dk = gradient(inputs.k, "dk", args.dk);
   const At dv = gradient(inputs.v, "dv", args.dv);
@@ -39,7 +42,7 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
   args.d_initial_state.layout = layout;
   const At d_initial_state =
       gradient(inputs.initial_state, "d_initial_state", args.d_initial_state.tensor);
-  backward(args, context());
+  backward(args, cpu_context());
   give(stack, dq, dk, dv, dg, dbeta, dA_log, ddt_bias, d_initial_state);
 }
 

@@ -21,40 +21,42 @@ struct Inputs {
         cu_seqlens(stack.maybe()) {}
 
   template <class Args>
-  void fill(Args& args) const {
-    args.x = input("x", x);
-    args.weight = input("weight", weight);
-    args.bias = input("bias", bias);
-    args.initial_state = input("initial_state", initial_state);
-    args.cu_seqlens = input("cu_seqlens", cu_seqlens);
+  void fill(Args& args, const Place& place) const {
+    args.x = place.input("x", x);
+    args.weight = place.input("weight", weight);
+    args.bias = place.input("bias", bias);
+    args.initial_state = place.input("initial_state", initial_state);
+    args.cu_seqlens = place.input("cu_seqlens", cu_seqlens);
   }
 
-  At new_states() const {
-    if (initial_state) return empty_as(*initial_state);
+  At new_states(const Place& place) const {
+    if (initial_state) return place.empty_as(*initial_state);
     const std::int64_t N =
         cu_seqlens ? std::max<std::int64_t>(size_or_0(*cu_seqlens, 0), 1) - 1 : size_or_0(x, 0);
     const std::int64_t width = std::max<std::int64_t>(size_or_0(weight, 1), 1);
-    return empty({N, size_or_0(x, 2), width - 1}, x.scalar_type());
+    return place.empty({N, size_or_0(x, 2), width - 1}, x.scalar_type());
   }
 };
 
 void run(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const Inputs inputs(in);
+  const Place place(inputs.x);
   const std::string activation = in.text();
   const bool wants_state = in.next<bool>();
 
+  place.want_cpu("x", "a CPU tensor: CUDA has no convolution yet");
   ConvArgs args;
   args.activation = named<Activation>("activation", activation);
-  inputs.fill(args);
-  const At y = empty_as(inputs.x);
-  At final_state = nothing();
-  args.y = output("y", y);
+  inputs.fill(args, place);
+  const At y = place.empty_as(inputs.x);
+  At final_state = place.nothing();
+  args.y = place.output("y", y);
   if (wants_state) {
-    final_state = inputs.new_states();
-    args.final_state = output("final_state", final_state);
+    final_state = inputs.new_states(place);
+    args.final_state = place.output("final_state", final_state);
   }
-  causal_conv1d(args, context());
+  causal_conv1d(args, cpu_context());
   give(stack, y, final_state);
 }
 
@@ -63,45 +65,49 @@ void run_pool(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const At pool = in.tensor();
   const Inputs inputs(in);
+  const Place place(inputs.x);
   const MaybeAt slots = in.maybe(), has_initial_state = in.maybe();
   const std::string activation = in.text();
 
+  place.want_cpu("x", "a CPU tensor: CUDA has no convolution yet");
   ConvArgs args;
   args.activation = named<Activation>("activation", activation);
-  inputs.fill(args);
-  args.final_state = output("state_pool", pool);
+  inputs.fill(args, place);
+  args.final_state = place.output("state_pool", pool);
   args.initial_state = args.final_state;
-  args.slots = input("slots", slots);
-  args.has_initial_state = input("has_initial_state", has_initial_state);
-  const At y = empty_as(inputs.x);
-  args.y = output("y", y);
-  causal_conv1d(args, context());
+  args.slots = place.input("slots", slots);
+  args.has_initial_state = place.input("has_initial_state", has_initial_state);
+  const At y = place.empty_as(inputs.x);
+  args.y = place.output("y", y);
+  causal_conv1d(args, cpu_context());
   give(stack, y);
 }
 
 void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const Inputs inputs(in);
+  const Place place(inputs.x);
   const At d_y_given = in.tensor();
   const MaybeAt d_state_given = in.maybe();
   const std::int64_t wanted = in.next<std::int64_t>();
   const std::string activation = in.text();
 
+  place.want_cpu("x", "a CPU tensor: CUDA has no convolution yet");
   ConvBackwardArgs args;
   args.activation = named<Activation>("activation", activation);
-  inputs.fill(args);
+  inputs.fill(args, place);
   const At d_y = with_dense_rows(d_y_given);
   const MaybeAt d_state = with_dense_rows(d_state_given);
-  args.d_y = input("d_y", d_y);
-  args.d_final_state = input("d_final_state", d_state);
+  args.d_y = place.input("d_y", d_y);
+  args.d_final_state = place.input("d_final_state", d_state);
 
-  WantedGradients gradient(wanted);
+  WantedGradients gradient(place, wanted);
   const At dx = gradient(inputs.x, "dx", args.dx);
   const At dweight = gradient(inputs.weight, "dweight", args.dweight);
   const At dbias = gradient(inputs.bias, "dbias", args.dbias);
   const At d_initial_state =
       gradient(inputs.initial_state, "d_initial_state", args.d_initial_state);
-  causal_conv1d_backward(args, context());
+  causal_conv1d_backward(args, cpu_context());
   give(stack, dx, dweight, dbias, d_initial_state);
 }
 

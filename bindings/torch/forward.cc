@@ -1,79 +1,112 @@
 // kda::forward, kda::recurrent, and both on a pool of plain states.
-#include "operators.h"
-
+#include "cuda.h"
 #include "inputs.h"
 #include "kda/kda.hpp"
+#include "operators.h"
 #include "options.h"
+#include "ran.h"
 
 namespace kda::torch_op {
 namespace {
 
-using Call = Ran (*)(const ForwardArgs&, const CpuContext&);
+enum class Pass { chunks, tokens };
 
-template <Call call>
+Ran run_pass(Pass pass, const Place& place, ForwardArgs args, const Indices& sequences,
+             const Indices& slots = {}) {
+  if (!place.is_cuda()) {
+    return pass == Pass::tokens ? recurrent(args, cpu_context()) : forward(args, cpu_context());
+  }
+  CudaContext context = cuda_context(place);
+  context.host_cu_seqlens = sequences.host_data();
+  context.host_slots = slots.host_data();
+  if (pass == Pass::tokens) return recurrent(args, context);
+  const CudaWorkspace workspace(place, workspace_bytes(args, context));
+  args.workspace = workspace.view();
+  return forward(args, context);
+}
+
+// One operator for each pass, and for each one that says what ran.
+template <Pass pass, bool tells>
 void run(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
-  const Inputs inputs(in);
+  Inputs inputs(in);
   const OptionArguments named_options(in);
   const std::string layout_name = in.text();
   const bool wants_state = in.next<bool>();
 
+  const Place place(inputs.q);
   ForwardArgs args;
   args.options = named_options.options();
   const auto layout = named<StateLayout>("state_layout", layout_name);
-  inputs.fill(args);
-  args.initial_state = input("initial_state", inputs.initial_state, layout);
-  const At o = empty_as(inputs.v);
-  At final_state = nothing();
-  args.o = output("o", o);
+  const Indices sequences = inputs.bring(place);
+  inputs.fill(args, place);
+  args.initial_state = place.input("initial_state", inputs.initial_state, layout);
+  const At o = place.empty_as(inputs.v);
+  At final_state = place.nothing();
+  args.o = place.output("o", o);
   if (wants_state) {
     final_state =
-        inputs.new_states(layout, state_type(args.options, inputs.q, inputs.initial_state));
-    args.final_state = output("final_state", final_state, layout);
+        inputs.new_states(place, layout, state_type(args.options, inputs.q, inputs.initial_state));
+    args.final_state = place.output("final_state", final_state, layout);
   }
-  call(args, context());
-  give(stack, o, final_state);
+  const Ran ran = run_pass(pass, place, args, sequences);
+  if constexpr (tells) {
+    give(stack, o, final_state, ran_tensor(ran));
+  } else {
+    give(stack, o, final_state);
+  }
 }
 
 // States are read from the slots of a pool and left there.
 void run_pool(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const At pool = in.tensor();
-  const Inputs inputs(in);
-  const MaybeAt slots = in.maybe(), has_initial_state = in.maybe();
+  const MaybeAt told = in.maybe();
+  Inputs inputs(in);
+  const MaybeAt slots_given = in.maybe(), has_initial_given = in.maybe();
   const OptionArguments named_options(in);
   const std::string layout_name = in.text();
-  const bool token_by_token = in.next<bool>();
+  const Pass pass = in.next<bool>() ? Pass::tokens : Pass::chunks;
 
+  const Place place(inputs.q);
+  check_ran(told);
   ForwardArgs args;
   args.options = named_options.options();
   const auto layout = named<StateLayout>("state_layout", layout_name);
-  inputs.fill(args);
-  args.final_state = output("state_pool", pool, layout);
+  const Indices sequences = inputs.bring(place);
+  const Indices slots = place.bring_indices(slots_given);
+  const MaybeAt has_initial = place.bring(has_initial_given);
+  inputs.fill(args, place);
+  args.final_state = place.output("state_pool", pool, layout);
   args.initial_state = {args.final_state.tensor, layout};
-  args.serving.slots = input("slots", slots);
-  args.serving.has_initial_state = input("has_initial_state", has_initial_state);
-  const At o = empty_as(inputs.v);
-  args.o = output("o", o);
-  token_by_token ? recurrent(args, context()) : forward(args, context());
+  args.serving.slots = place.input("slots", slots.there);
+  args.serving.has_initial_state = place.input("has_initial_state", has_initial);
+  const At o = place.empty_as(inputs.v);
+  args.o = place.output("o", o);
+  put_ran(run_pass(pass, place, args, sequences, slots), told);
   give(stack, o);
 }
+
+#define KDA_TORCH_FORWARD \
+  "(" KDA_TORCH_INPUTS ", " KDA_TORCH_OPTIONS ", str state_layout, bool final_state) -> "
 
 }  // namespace
 
 void define_forward(Library& m) {
-  m.def("forward(" KDA_TORCH_INPUTS ", " KDA_TORCH_OPTIONS
-        ", str state_layout, bool final_state) -> (Tensor, Tensor)");
-  m.def("recurrent(" KDA_TORCH_INPUTS ", " KDA_TORCH_OPTIONS
-        ", str state_layout, bool final_state) -> (Tensor, Tensor)");
-  m.def("pool(Tensor(a!) state_pool, " KDA_TORCH_INPUTS
+  m.def("forward" KDA_TORCH_FORWARD "(Tensor, Tensor)");
+  m.def("forward_ran" KDA_TORCH_FORWARD "(Tensor, Tensor, Tensor)");
+  m.def("recurrent" KDA_TORCH_FORWARD "(Tensor, Tensor)");
+  m.def("recurrent_ran" KDA_TORCH_FORWARD "(Tensor, Tensor, Tensor)");
+  m.def("pool(Tensor(a!) state_pool, Tensor(b!)? ran, " KDA_TORCH_INPUTS
         ", Tensor? slots, Tensor? has_initial_state, " KDA_TORCH_OPTIONS
         ", str state_layout, bool token_by_token) -> Tensor");
 }
 
 void implement_forward(Library& m) {
-  m.impl("forward", &run<forward>);
-  m.impl("recurrent", &run<recurrent>);
+  m.impl("forward", &run<Pass::chunks, false>);
+  m.impl("forward_ran", &run<Pass::chunks, true>);
+  m.impl("recurrent", &run<Pass::tokens, false>);
+  m.impl("recurrent_ran", &run<Pass::tokens, true>);
   m.impl("pool", &run_pool);
 }
 

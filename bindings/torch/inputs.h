@@ -28,15 +28,22 @@ struct Inputs {
 
   // The views of it, in ForwardArgs or BackwardArgs.
   template <class Args>
-  void fill(Args& args) const {
-    args.q = input("q", q);
-    args.k = input("k", k);
-    args.v = input("v", v);
-    args.g = input("g", g);
-    args.beta = input("beta", beta);
-    args.A_log = input("A_log", A_log);
-    args.dt_bias = input("dt_bias", dt_bias);
-    args.cu_seqlens = input("cu_seqlens", cu_seqlens);
+  void fill(Args& args, const Place& place) const {
+    args.q = place.input("q", q);
+    args.k = place.input("k", k);
+    args.v = place.input("v", v);
+    args.g = place.input("g", g);
+    args.beta = place.input("beta", beta);
+    args.A_log = place.input("A_log", A_log);
+    args.dt_bias = place.input("dt_bias", dt_bias);
+    args.cu_seqlens = place.input("cu_seqlens", cu_seqlens);
+  }
+
+  // cu_seqlens to where the call runs.
+  Indices bring(const Place& place) {
+    const Indices indices = place.bring_indices(cu_seqlens);
+    cu_seqlens = indices.there;
+    return indices;
   }
 
   std::int64_t sequences() const {
@@ -46,10 +53,10 @@ struct Inputs {
   }
 
   // A state of each sequence, its memory unwritten.
-  At new_states(StateLayout layout, AtType type) const {
+  At new_states(const Place& place, StateLayout layout, AtType type) const {
     const std::int64_t HV = size_or_0(v, 2), K = size_or_0(q, 3), V = size_or_0(v, 3);
-    if (layout == StateLayout::key_first) return empty({sequences(), HV, K, V}, type);
-    return empty({sequences(), HV, V, K}, type);
+    if (layout == StateLayout::key_first) return place.empty({sequences(), HV, K, V}, type);
+    return place.empty({sequences(), HV, V, K}, type);
   }
 };
 

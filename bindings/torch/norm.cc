@@ -14,40 +14,44 @@ struct Inputs {
   explicit Inputs(Stack& stack) : x(stack.tensor()), weight(stack.maybe()), gate(stack.maybe()) {}
 
   template <class Args>
-  void fill(Args& args) const {
-    args.x = input("x", x);
-    args.weight = input("weight", weight);
-    args.gate = input("gate", gate);
+  void fill(Args& args, const Place& place) const {
+    args.x = place.input("x", x);
+    args.weight = place.input("weight", weight);
+    args.gate = place.input("gate", gate);
   }
 };
 
 void run(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const Inputs inputs(in);
+  const Place place(inputs.x);
+  place.want_cpu("x", "a CPU tensor: CUDA has no gated norm yet");
   GatedNormArgs args;
   args.eps = in.next<double>();
-  inputs.fill(args);
-  const At y = empty_as(inputs.x);
-  args.y = output("y", y);
-  gated_norm(args, context());
+  inputs.fill(args, place);
+  const At y = place.empty_as(inputs.x);
+  args.y = place.output("y", y);
+  gated_norm(args, cpu_context());
   give(stack, y);
 }
 
 void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const Inputs inputs(in);
+  const Place place(inputs.x);
   const At d_y_given = in.tensor();
   const std::int64_t wanted = in.next<std::int64_t>();
+  place.want_cpu("x", "a CPU tensor: CUDA has no gated norm yet");
   GatedNormBackwardArgs args;
   args.eps = in.next<double>();
-  inputs.fill(args);
+  inputs.fill(args, place);
   const At d_y = with_dense_rows(d_y_given);
-  args.d_y = input("d_y", d_y);
-  WantedGradients gradient(wanted);
+  args.d_y = place.input("d_y", d_y);
+  WantedGradients gradient(place, wanted);
   const At dx = gradient(inputs.x, "dx", args.dx);
   const At dweight = gradient(inputs.weight, "dweight", args.dweight);
   const At dgate = gradient(inputs.gate, "dgate", args.dgate);
-  gated_norm_backward(args, context());
+  gated_norm_backward(args, cpu_context());
   give(stack, dx, dweight, dgate);
 }
 

@@ -1,4 +1,4 @@
-// The operators of each file: their schemas, and their kernels for CPU tensors.
+// The operators of each file: their schemas, and their kernels, on the CPU and on CUDA.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -16,6 +16,10 @@ void implement_backward(Library& m);
 void define_streaming(Library& m);
 void implement_streaming(Library& m);
 void implement_streaming_anywhere(Library& m);  // what takes no tensor
+
+void define_cuda_streaming(Library& m);
+void implement_cuda_streaming(Library& m);
+void implement_cuda_streaming_anywhere(Library& m);
 
 void define_conv(Library& m);
 void implement_conv(Library& m);

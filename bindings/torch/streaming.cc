@@ -1,5 +1,5 @@
-// Streaming states. What Python holds of them is a tensor with one number, their name here: so an
-// operator can say that it changes them, and torch.compile keeps calls in order.
+// Streaming states on the CPU. What Python holds of them is a tensor with one number, their name
+// here: so an operator can say that it changes them, and torch.compile keeps calls in order.
 #include "kda/streaming.hpp"
 
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "kda/kda.hpp"
 #include "operators.h"
 #include "options.h"
+#include "ran.h"
 
 namespace kda::torch_op {
 namespace {
@@ -71,19 +72,22 @@ void forget(StableIValue* stack, uint64_t, uint64_t) {
 void decode(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const At name = in.tensor();
+  const MaybeAt told = in.maybe();
   const Inputs inputs(in);
   const MaybeAt slots = in.maybe(), has_initial_state = in.maybe();
   const bool draft = in.next<bool>();
   const auto flat = in.next<std::vector<std::int64_t>>();
 
+  const Place place(inputs.q);
+  check_ran(told);
   const auto kept = table().find(name);
   ForwardArgs args;
   args.options = kept->options;
-  inputs.fill(args);
-  args.initial_state = input("initial_state", inputs.initial_state, {});
+  inputs.fill(args, place);
+  args.initial_state = place.input("initial_state", inputs.initial_state, {});
   args.serving.states = &kept->states;
-  args.serving.slots = input("slots", slots);
-  args.serving.has_initial_state = input("has_initial_state", has_initial_state);
+  args.serving.slots = place.input("slots", slots);
+  args.serving.has_initial_state = place.input("has_initial_state", has_initial_state);
   args.serving.draft = draft;
   if (flat.size() % 3 != 0) {
     throw Error("checkpoints", std::to_string(flat.size()) + " numbers",
@@ -95,9 +99,9 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   }
   args.serving.checkpoints = checkpoints.data();
   args.serving.checkpoint_count = checkpoints.size();
-  const At o = empty_as(inputs.v);
-  args.o = output("o", o);
-  forward(args, context());
+  const At o = place.empty_as(inputs.v);
+  args.o = place.output("o", o);
+  put_ran(forward(args, cpu_context()), told);
   give(stack, o);
 }
 
@@ -106,7 +110,9 @@ void commit_drafts(StableIValue* stack, uint64_t, uint64_t) {
   const At name = in.tensor();
   const MaybeAt slots = in.maybe();
   const At counts = in.tensor();
-  commit(table().find(name)->states, input("slots", slots), input("counts", counts), context());
+  const Place place(name);
+  commit(table().find(name)->states, place.input("slots", slots), place.input("counts", counts),
+         cpu_context());
 }
 
 void plain(StableIValue* stack, uint64_t, uint64_t) {
@@ -119,9 +125,12 @@ void plain(StableIValue* stack, uint64_t, uint64_t) {
   const std::int64_t N = slots ? size_or_0(*slots, 0) : kept->states.slots();
   const bool exact = kept->options.precision == Precision::exact64;
   const bool key_first = layout == StateLayout::key_first;
-  const At out = empty({N, kept->HV, key_first ? kept->K : kept->V, key_first ? kept->V : kept->K},
-                       exact ? AtType::Double : AtType::Float);
-  plain_states(kept->states, input("slots", slots), output("states", out, layout), context());
+  const Place place(name);
+  const At out =
+      place.empty({N, kept->HV, key_first ? kept->K : kept->V, key_first ? kept->V : kept->K},
+                  exact ? AtType::Double : AtType::Float);
+  plain_states(kept->states, place.input("slots", slots), place.output("states", out, layout),
+               cpu_context());
   give(stack, out);
 }
 
@@ -154,7 +163,7 @@ void save(StableIValue* stack, uint64_t, uint64_t) {
   const auto kept = table().find(name);
   const std::size_t bytes = kept->states.slot_bytes();
   const void* data = kept->states.slot_data(slot);
-  const At out = empty({static_cast<std::int64_t>(bytes)}, AtType::Byte);
+  const At out = Place(name).empty({static_cast<std::int64_t>(bytes)}, AtType::Byte);
   std::memcpy(out.data_ptr(), data, bytes);
   give(stack, out);
 }
@@ -176,7 +185,7 @@ void load(StableIValue* stack, uint64_t, uint64_t) {
 void define_streaming(Library& m) {
   m.def("states_new(int HV, int K, int V, int slots, int max_draft, " KDA_TORCH_OPTIONS ") -> int");
   m.def("states_free(int states) -> ()");
-  m.def("decode(Tensor(a!) states, " KDA_TORCH_INPUTS
+  m.def("decode(Tensor(a!) states, Tensor(b!)? ran, " KDA_TORCH_INPUTS
         ", Tensor? slots, Tensor? has_initial_state, bool draft, int[] checkpoints) -> Tensor");
   m.def("states_commit(Tensor(a!) states, Tensor? slots, Tensor counts) -> ()");
   m.def("states_plain(Tensor states, Tensor? slots, str state_layout) -> Tensor");

@@ -31,8 +31,20 @@ DType dtype_of(const char* name, const At& tensor) {
   }
 }
 
-Tensor view(const char* name, const At& tensor) {
-  if (!tensor.is_cpu()) throw Error(name, "not on the CPU", "a CPU tensor");
+std::string name_of(const torch::stable::Device& device) {
+  if (device.is_cpu()) return "the CPU";
+  if (device.is_cuda()) return "cuda:" + std::to_string(device.index());
+  return "another device";
+}
+
+}  // namespace
+
+std::string Place::name() const { return name_of(device_); }
+
+Tensor Place::view(const char* name, const At& tensor) const {
+  if (const auto device = tensor.device(); device != device_) {
+    throw Error(name, "on " + name_of(device), "a tensor on " + name_of(device_));
+  }
   static std::byte nowhere[64];  // where a tensor without elements begins
   Tensor t;
   t.dtype = dtype_of(name, tensor);
@@ -50,36 +62,45 @@ Tensor view(const char* name, const At& tensor) {
   return t;
 }
 
-}  // namespace
-
-ConstTensor input(const char* name, const At& tensor) { return view(name, tensor); }
-
-ConstTensor input(const char* name, const MaybeAt& tensor) {
+ConstTensor Place::input(const char* name, const MaybeAt& tensor) const {
   return tensor ? input(name, *tensor) : ConstTensor{};
 }
 
-ConstState input(const char* name, const MaybeAt& tensor, StateLayout layout) {
+ConstState Place::input(const char* name, const MaybeAt& tensor, StateLayout layout) const {
   return {input(name, tensor), layout};
 }
 
-Tensor output(const char* name, const At& tensor) { return view(name, tensor); }
-
-State output(const char* name, const At& tensor, StateLayout layout) {
+State Place::output(const char* name, const At& tensor, StateLayout layout) const {
   return {view(name, tensor), layout};
+}
+
+MaybeAt Place::bring(const MaybeAt& tensor) const {
+  if (!tensor || !is_cuda() || !tensor->is_cpu()) return tensor;
+  return torch::stable::to(*tensor, device_, /*non_blocking=*/true);
+}
+
+Indices Place::bring_indices(const MaybeAt& tensor) const {
+  if (!tensor || !is_cuda() || !tensor->is_cpu()) return {tensor, {}};
+  const At host = torch::stable::contiguous(*tensor);
+  return {bring(host), host};
+}
+
+At Place::empty(const std::vector<std::int64_t>& sizes, AtType type) const {
+  return torch::stable::empty({sizes.data(), sizes.size()}, type, {}, device_);
+}
+
+At Place::empty_as(const At& tensor) const {
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < tensor.dim(); ++i) sizes.push_back(tensor.size(i));
+  return empty(sizes, tensor.scalar_type());
+}
+
+void Place::want_cpu(const char* argument, const char* accepted) const {
+  if (is_cuda()) throw Error(argument, "on " + name(), accepted);
 }
 
 std::int64_t size_or_0(const At& tensor, int dimension) {
   return dimension < tensor.dim() ? tensor.size(dimension) : 0;
-}
-
-At empty(const std::vector<std::int64_t>& sizes, AtType type) {
-  return torch::stable::empty({sizes.data(), sizes.size()}, type);
-}
-
-At empty_as(const At& tensor) {
-  std::vector<std::int64_t> sizes;
-  for (int i = 0; i < tensor.dim(); ++i) sizes.push_back(tensor.size(i));
-  return empty(sizes, tensor.scalar_type());
 }
 
 At with_dense_rows(const At& tensor) {
@@ -94,13 +115,13 @@ MaybeAt with_dense_rows(const MaybeAt& tensor) {
 At WantedGradients::operator()(const MaybeAt& of, const char* name, Tensor& to) {
   const bool is_wanted = wanted_ & 1;
   wanted_ >>= 1;
-  if (!is_wanted || !of) return nothing();
-  At made = empty_as(*of);
-  to = output(name, made);
+  if (!is_wanted || !of) return place_.nothing();
+  At made = place_.empty_as(*of);
+  to = place_.output(name, made);
   return made;
 }
 
-CpuContext context() {
+CpuContext cpu_context() {
   const auto run = [](std::int64_t n, const std::function<void(std::int64_t)>& body) {
     torch::stable::parallel_for(0, n, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) body(i);

@@ -16,10 +16,12 @@ from libkda._ops import (
     recurrent_kda,
 )
 from libkda._options import Options
+from libkda._ran import Ran
 from libkda._streaming import StreamingState, decode, update_conv_pool, update_pool
 
 __all__ = [
     "Options",
+    "Ran",
     "StreamingState",
     "causal_conv1d",
     "chunk_delta_rule",

@@ -22,7 +22,8 @@ the final state in the dtype of initial_state, else float32 (float64 with "exact
 
 All tensors that are given differentiate, once. An inconsistent call is a RuntimeError that reads
 "argument: what it was; accepted: what is", raised before anything runs; an unknown keyword is a
-TypeError. Tensors are on the CPU; torch.set_num_threads() says how many threads work on them.
+TypeError. With CPU tensors torch.set_num_threads() says how many threads work; CUDA tensors need a
+build with CUDA, and run on torch's current stream (docs/python.md says what runs there).
 
 The mathematics: docs/math.md; every option: include/kda/args.hpp.
 """
@@ -33,46 +34,46 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from libkda import _register  # noqa: F401  (fake kernels and gradients)
+from libkda._devices import check_devices
 from libkda._options import (
     Activation,
-    Gate,
-    Norm,
+    DeltaOptions,
+    GatedOptions,
+    LinearOptions,
     Options,
-    Precision,
-    Reference,
+    RecurrentOptions,
     StateLayout,
+    options_of,
 )
-
-
-def refuse_other_devices(**tensors: Tensor | None) -> None:
-    """Says why a tensor that is not on the CPU cannot be taken yet."""
-    first = next(iter(tensors.values()))
-    assert first is not None
-    for name, tensor in tensors.items():
-        if tensor is None or tensor.device.type == "cpu":
-            continue
-        if tensor.device.type != "meta" or first.device.type != "meta":
-            raise RuntimeError(
-                f"{name}: on {tensor.device}; accepted: a CPU tensor (these operators have no "
-                "kernels for other devices yet)"
-            )
-
+from libkda._ran import Ran
 
 _NAMES = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "cu_seqlens")
 
 
 def _run(
-    operator: Any,
+    operators: tuple[Any, Any],
     options: Options,
     tensors: tuple[Tensor | None, ...],
     state_layout: StateLayout,
     output_final_state: bool,
+    ran: Ran | None,
 ) -> tuple[Tensor, Tensor | None]:
-    refuse_other_devices(**dict(zip(_NAMES, tensors, strict=True)))
-    o, state = operator(*tensors, *options, state_layout, output_final_state)
+    """operators: one that only computes, and one that also says what ran."""
+    check_devices(**dict(zip(_NAMES, tensors, strict=True)))
+    arguments = (*tensors, *options, state_layout, output_final_state)
+    if ran is None:
+        o, state = operators[0](*arguments)
+    else:
+        o, state, numbers = operators[1](*arguments)
+        ran.numbers.copy_(numbers)
     return o, state if output_final_state else None
+
+
+_CHUNKS = (torch.ops.kda.forward, torch.ops.kda.forward_ran)
+_TOKENS = (torch.ops.kda.recurrent, torch.ops.kda.recurrent_ran)
 
 
 def chunk_kda(
@@ -84,34 +85,28 @@ def chunk_kda(
     *,
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
-    gate: Gate = "log",
-    lower_bound: float | None = None,
-    norm: Norm = "none",
-    sigmoid_beta: bool = False,
-    neg_eigval: bool = False,
-    scale: float | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     state_layout: StateLayout = "key_first",
     cu_seqlens: Tensor | None = None,
-    precision: Precision = "automatic",
-    bf16_state: bool = False,
-    chunk: int = 32,
-    key_window: int | None = None,
-    reference: Reference = "shifted",
+    ran: Ran | None = None,
+    **options: Unpack[GatedOptions],
 ) -> tuple[Tensor, Tensor | None]:
     """Kimi Delta Attention: a decay per token, value head and key channel.
 
     Args:
-        gate: what g holds: "log" the log decay itself; "softplus" x for
+        gate: what g holds: "log" (default) the log decay itself; "softplus" x for
             -exp(A_log) softplus(x + dt_bias); "bounded" x for
             lower_bound sigmoid(exp(A_log) (x + dt_bias)), which needs lower_bound < 0.
-        norm: of q and k over K: "none", "rsqrt" x rsqrt(sum x^2 + 1e-6), or "normalize"
+        norm: of q and k over K: "none" (default), "rsqrt" x rsqrt(sum x^2 + 1e-6), or "normalize"
             x / max(|x|, 1e-6).
         sigmoid_beta: beta holds logits. neg_eigval: twice their sigmoid.
         scale: of the output; absent: K ** -0.5.
+        precision: "automatic" (default), "exact64", "fp32" or "mixed".
         bf16_state: the state is rounded to bfloat16 at every chunk boundary.
-        chunk: tokens, 16, 32 or 64 (also 1, 2, 4, 8). key_window, reference: docs/math.md.
+        chunk: tokens, 16, 32 (default) or 64 (on the CPU also 1, 2, 4, 8). key_window, reference:
+            docs/math.md.
+        ran: filled in with what ran.
 
     Returns:
         o [B, T, HV, V], and the final state if output_final_state, else None.
@@ -119,22 +114,9 @@ def chunk_kda(
     The bits of a token's output do not hang on later tokens, batch slot, neighbours or threads,
     and decode() gives the same.
     """
-    options = Options(
-        "kda",
-        gate,
-        norm,
-        sigmoid_beta,
-        neg_eigval,
-        lower_bound,
-        scale,
-        precision,
-        bf16_state,
-        chunk,
-        key_window,
-        reference,
-    )
+    form = options_of("chunk_kda", "kda", GatedOptions, options)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
-    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+    return _run(_CHUNKS, form, tensors, state_layout, output_final_state, ran)
 
 
 def recurrent_kda(
@@ -146,37 +128,21 @@ def recurrent_kda(
     *,
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
-    gate: Gate = "log",
-    lower_bound: float | None = None,
-    norm: Norm = "none",
-    sigmoid_beta: bool = False,
-    neg_eigval: bool = False,
-    scale: float | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     state_layout: StateLayout = "key_first",
     cu_seqlens: Tensor | None = None,
-    precision: Precision = "automatic",
-    bf16_state: bool = False,
+    ran: Ran | None = None,
+    **options: Unpack[RecurrentOptions],
 ) -> tuple[Tensor, Tensor | None]:
     """chunk_kda token by token on plain states, for states that others made and for comparison.
 
     Its bits are not those of chunk_kda; "mixed" runs as "fp32". With bf16_state the state is
     rounded at every token. Gradients are those of chunk_kda.
     """
-    options = Options(
-        "kda",
-        gate,
-        norm,
-        sigmoid_beta,
-        neg_eigval,
-        lower_bound,
-        scale,
-        precision,
-        bf16_state,
-    )
+    form = options_of("recurrent_kda", "kda", RecurrentOptions, options)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
-    return _run(torch.ops.kda.recurrent, options, tensors, state_layout, output_final_state)
+    return _run(_TOKENS, form, tensors, state_layout, output_final_state, ran)
 
 
 def chunk_gdn(
@@ -188,42 +154,20 @@ def chunk_gdn(
     *,
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
-    gate: Gate = "log",
-    lower_bound: float | None = None,
-    norm: Norm = "none",
-    sigmoid_beta: bool = False,
-    neg_eigval: bool = False,
-    scale: float | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     state_layout: StateLayout = "key_first",
     cu_seqlens: Tensor | None = None,
-    precision: Precision = "automatic",
-    bf16_state: bool = False,
-    chunk: int = 32,
-    key_window: int | None = None,
-    reference: Reference = "shifted",
+    ran: Ran | None = None,
+    **options: Unpack[GatedOptions],
 ) -> tuple[Tensor, Tensor | None]:
     """Gated DeltaNet: a decay per token and value head, so g is [B, T, HV] and dt_bias [HV].
 
     Everything else is as in chunk_kda.
     """
-    options = Options(
-        "gdn",
-        gate,
-        norm,
-        sigmoid_beta,
-        neg_eigval,
-        lower_bound,
-        scale,
-        precision,
-        bf16_state,
-        chunk,
-        key_window,
-        reference,
-    )
+    form = options_of("chunk_gdn", "gdn", GatedOptions, options)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
-    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+    return _run(_CHUNKS, form, tensors, state_layout, output_final_state, ran)
 
 
 def chunk_delta_rule(
@@ -232,31 +176,17 @@ def chunk_delta_rule(
     v: Tensor,
     beta: Tensor,
     *,
-    norm: Norm = "none",
-    sigmoid_beta: bool = False,
-    neg_eigval: bool = False,
-    scale: float | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     state_layout: StateLayout = "key_first",
     cu_seqlens: Tensor | None = None,
-    precision: Precision = "automatic",
-    bf16_state: bool = False,
-    chunk: int = 32,
+    ran: Ran | None = None,
+    **options: Unpack[DeltaOptions],
 ) -> tuple[Tensor, Tensor | None]:
     """DeltaNet: chunk_kda without decay."""
-    options = Options(
-        "delta",
-        norm=norm,
-        sigmoid_beta=sigmoid_beta,
-        neg_eigval=neg_eigval,
-        scale=scale,
-        precision=precision,
-        bf16_state=bf16_state,
-        chunk=chunk,
-    )
+    form = options_of("chunk_delta_rule", "delta", DeltaOptions, options)
     tensors = (q, k, v, None, beta, None, None, initial_state, cu_seqlens)
-    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+    return _run(_CHUNKS, form, tensors, state_layout, output_final_state, ran)
 
 
 def linear_attention(
@@ -264,27 +194,17 @@ def linear_attention(
     k: Tensor,
     v: Tensor,
     *,
-    norm: Norm = "none",
-    scale: float | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     state_layout: StateLayout = "key_first",
     cu_seqlens: Tensor | None = None,
-    precision: Precision = "automatic",
-    bf16_state: bool = False,
-    chunk: int = 32,
+    ran: Ran | None = None,
+    **options: Unpack[LinearOptions],
 ) -> tuple[Tensor, Tensor | None]:
     """Linear attention: no decay and no correction, S_t = S_{t-1} + k_t v_t^T."""
-    options = Options(
-        "linear",
-        norm=norm,
-        scale=scale,
-        precision=precision,
-        bf16_state=bf16_state,
-        chunk=chunk,
-    )
+    form = options_of("linear_attention", "linear", LinearOptions, options)
     tensors = (q, k, v, None, None, None, None, initial_state, cu_seqlens)
-    return _run(torch.ops.kda.forward, options, tensors, state_layout, output_final_state)
+    return _run(_CHUNKS, form, tensors, state_layout, output_final_state, ran)
 
 
 def causal_conv1d(
@@ -312,9 +232,7 @@ def causal_conv1d(
         y like x, and the final state if output_final_state, else None. A call that goes on from
         it gives the bits of one uncut call. Everything that is given differentiates, once.
     """
-    refuse_other_devices(
-        x=x, weight=weight, bias=bias, initial_state=initial_state, cu_seqlens=cu_seqlens
-    )
+    check_devices(x=x, weight=weight, bias=bias, initial_state=initial_state, cu_seqlens=cu_seqlens)
     y, state = torch.ops.kda.causal_conv1d(
         x, weight, bias, initial_state, cu_seqlens, activation, output_final_state
     )
@@ -332,6 +250,6 @@ def gated_norm(
 
     docs/convolution.md. Everything that is given differentiates, once.
     """
-    refuse_other_devices(x=x, weight=weight, gate=gate)
+    check_devices(x=x, weight=weight, gate=gate)
     y: Tensor = torch.ops.kda.gated_norm(x, weight, gate, eps)
     return y

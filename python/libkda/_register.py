@@ -58,6 +58,10 @@ def _fake_forward(*args: Any) -> tuple[Tensor, Tensor]:
     return _dense(v), v.new_empty(shape, dtype=dtype)
 
 
+def _fake_forward_ran(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return (*_fake_forward(*args), torch.empty([12], dtype=torch.int64, device="cpu"))
+
+
 def _fake_gradients(of: Sequence[Tensor | None], wanted: int) -> tuple[Tensor, ...]:
     anything = of[0]
     assert anything is not None
@@ -71,8 +75,17 @@ def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
     return _fake_gradients(args[: _TENSORS - 1], args[_TENSORS + 2])
 
 
-def _fake_pool(state_pool: Tensor, *args: Any) -> Tensor:
+def _fake_pool(state_pool: Tensor, ran: Tensor | None, *args: Any) -> Tensor:
     return _dense(args[2])
+
+
+def _fake_cuda_decode(states: Tensor, status: Tensor, ran: Tensor | None, *args: Any) -> Tensor:
+    return _dense(args[2])
+
+
+def _fake_cuda_plain(states: Tensor, slots: Tensor | None, layout: str, HV: Any, *_: Any) -> Tensor:
+    n = _size(states if slots is None else slots, 0)
+    return states.new_empty([n, HV, 128, 128], dtype=torch.float32)
 
 
 def _fake_conv(
@@ -112,13 +125,13 @@ def _differentiate(name: str, backward: Callable[..., tuple[Tensor, ...]], tenso
     """Gradients of kda::`name`, whose first arguments are `tensors` tensors that differentiate and
     cu_seqlens, by the operator `backward`."""
 
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs[: tensors + 1])
         ctx.rest = inputs[tensors + 1 : -1]  # all but whether the state was asked for
         ctx.has_state = inputs[-1]
         ctx.set_materialize_grads(False)
 
-    def run(ctx: Any, d_output: Tensor | None, d_state: Tensor | None) -> tuple[Any, ...]:
+    def run(ctx: Any, d_output: Tensor | None, d_state: Tensor | None, *_: Any) -> tuple[Any, ...]:
         saved = ctx.saved_tensors
         count = tensors + 1 + len(ctx.rest) + 1
         if d_output is None and d_state is None:
@@ -178,10 +191,15 @@ def _refuse_vmap(name: str) -> None:
 
 _FAKES: dict[str, Callable[..., Any]] = {
     "forward": _fake_forward,
+    "forward_ran": _fake_forward_ran,
     "recurrent": _fake_forward,
+    "recurrent_ran": _fake_forward_ran,
     "backward": _fake_backward,
     "pool": _fake_pool,
     "decode": _fake_pool,
+    "cuda_decode": _fake_cuda_decode,
+    "cuda_commit": lambda *args: None,
+    "cuda_plain": _fake_cuda_plain,
     "causal_conv1d": _fake_conv,
     "causal_conv1d_pool": _fake_conv_pool,
     "causal_conv1d_backward": _fake_conv_backward,
@@ -203,8 +221,8 @@ def _register() -> None:
         torch.library.register_fake(f"kda::{name}", fake)
         _refuse_vmap(name)
     ops = torch.ops.kda
-    _differentiate("forward", ops.backward, 8)
-    _differentiate("recurrent", ops.backward, 8)
+    for name in ("forward", "forward_ran", "recurrent", "recurrent_ran"):
+        _differentiate(name, ops.backward, 8)
     _differentiate("causal_conv1d", ops.causal_conv1d_backward, 4)
     _differentiate_norm()
     _refuse("backward", _TWICE)

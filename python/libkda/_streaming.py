@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from libkda._ops import refuse_other_devices
-from libkda._options import (
-    Gate,
-    Norm,
-    Op,
-    Options,
-    Precision,
-    Reference,
-    StateLayout,
-)
-
-_states = torch.ops.kda
+from libkda._devices import check_devices
+from libkda._options import Options, StateLayout, StateOptions, options_of
+from libkda._ran import Ran, numbers_of
+from libkda._states import CpuStates, CudaStates
 
 
 class StreamingState:
@@ -31,6 +23,11 @@ class StreamingState:
     int32 or int64: the slot of each sequence, each used once; below 0 padding.
 
     Calls on different slots may run at the same time; calls on one slot may not.
+
+    On a CUDA device: op "kda", precision "mixed", gate "bounded" with a bound that fits, chunk 32,
+    key_dim = value_dim = 128. There tokens() and draft_tokens() wait for the device. Slots, counts
+    and cu_seqlens that lie on the device are not read back: wrong ones are cut to what is there,
+    and check() says so later.
     """
 
     def __init__(
@@ -40,71 +37,50 @@ class StreamingState:
         key_dim: int,
         value_dim: int,
         *,
-        precision: Precision,
         max_draft: int = 0,
-        op: Op = "kda",
-        gate: Gate = "log",
-        lower_bound: float | None = None,
-        norm: Norm = "none",
-        sigmoid_beta: bool = False,
-        neg_eigval: bool = False,
-        scale: float | None = None,
-        bf16_state: bool = False,
-        chunk: int = 32,
-        key_window: int | None = None,
-        reference: Reference = "shifted",
+        device: torch.device | str = "cpu",
+        **options: Unpack[StateOptions],
     ) -> None:
         self.slots = slots
-        self.options = Options(
-            op,
-            gate,
-            norm,
-            sigmoid_beta,
-            neg_eigval,
-            lower_bound,
-            scale,
-            precision,
-            bf16_state,
-            chunk,
-            key_window,
-            reference,
-        )
-        name: int = _states.states_new(heads, key_dim, value_dim, slots, max_draft, *self.options)
-        self._free = weakref.finalize(self, _states.states_free, name)
-        # The operators' name of these states; a tensor, so that they can say that they change it.
-        self.handle = torch.tensor([name], dtype=torch.int64, device="cpu")
+        self.options = options_of("StreamingState", "kda", StateOptions, options)
+        self.device = torch.device(device)
+        sizes = (slots, heads, key_dim, value_dim, max_draft)
+        self._states: CpuStates | CudaStates
+        if self.device.type == "cuda":
+            self._states = CudaStates(*sizes, self.options, self.device)
+        else:
+            self._states = CpuStates(*sizes, self.options)
 
     def tokens(self, slot: int = 0) -> int:
         """The tokens that a slot has seen; drafts not counted."""
-        return int(_states.states_tokens(self.handle, slot))
+        return self._states.tokens(slot)
 
     def draft_tokens(self, slot: int = 0) -> int:
         """The draft tokens of a slot that wait for commit()."""
-        return int(_states.states_draft_tokens(self.handle, slot))
+        return self._states.draft_tokens(slot)
 
     def commit(self, counts: Tensor, slots: Tensor | None = None) -> None:
         """After decode(..., draft=True): keeps the first counts[n] draft tokens of sequence n.
 
         counts: [N] int32 or int64. The bits are those of a call that never saw the others.
         """
-        _states.states_commit(self.handle, slots, counts)
+        self._states.commit(counts, slots)
 
     def clear(self, slot: int) -> None:
         """Forgets a slot's sequence."""
-        _states.states_clear(self.handle, slot)
+        self._states.clear(slot)
 
     def copy(self, source: int, target: int) -> None:
         """Snapshot and restore, at any token."""
-        _states.states_copy(self.handle, source, target)
+        self._states.copy(source, target)
 
     def save(self, slot: int = 0) -> Tensor:
         """A slot as bytes [n] uint8, for states of the same options and version of libkda."""
-        saved: Tensor = _states.states_save(self.handle, slot)
-        return saved
+        return self._states.save(slot)
 
     def load(self, slot: int, saved: Tensor) -> None:
         """What save() gave, into a slot."""
-        _states.states_load(self.handle, slot, saved)
+        self._states.load(slot, saved)
 
     def plain(self, slots: Tensor | None = None, state_layout: StateLayout = "key_first") -> Tensor:
         """Plain states [N, HV, K, V] (value_first: [N, HV, V, K]), the open chunk folded in.
@@ -112,8 +88,11 @@ class StreamingState:
         float64 with "exact64", else float32. Going on from one starts a new chunk grid: right, but
         with the bits of an uncut call only at chunk boundaries.
         """
-        plain: Tensor = _states.states_plain(self.handle, slots, state_layout)
-        return plain
+        return self._states.plain(slots, state_layout)
+
+    def check(self) -> None:
+        """Waits for a GPU, and raises where a call since the last check was given wrong indices."""
+        self._states.check()
 
 
 def _without_gradients(*tensors: Tensor | None) -> None:
@@ -139,6 +118,7 @@ def decode(
     has_initial_state: Tensor | None = None,
     draft: bool = False,
     checkpoints: Sequence[tuple[int, int, int]] = (),
+    ran: Ran | None = None,
 ) -> Tensor:
     """Appends tokens, one or many, to streaming states: o [B, T, HV, V], like v.
 
@@ -149,33 +129,27 @@ def decode(
         draft: the states stay where they are, and remember these tokens for commit().
         checkpoints: (sequence, offset, slot): copies of the state after `offset` tokens of this
             call, into slots that no sequence uses.
+        ran: filled in with what ran.
 
     However a sequence is cut into calls, its outputs have the bits of one call of chunk_kda with
     the same options and inputs. Errors are RuntimeErrors, and leave the states untouched.
     """
-    refuse_other_devices(q=q, k=k, v=v, g=g, beta=beta, A_log=A_log, dt_bias=dt_bias)
-    refuse_other_devices(
-        q=q, cu_seqlens=cu_seqlens, slots=slots, has_initial_state=has_initial_state
+    check_devices(
+        q=q,
+        k=k,
+        v=v,
+        g=g,
+        beta=beta,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        cu_seqlens=cu_seqlens,
+        slots=slots,
+        has_initial_state=has_initial_state,
     )
     _without_gradients(q, k, v, g, beta, A_log, dt_bias)
     flat = [int(number) for checkpoint in checkpoints for number in checkpoint]
-    o: Tensor = _states.decode(
-        state.handle,
-        q,
-        k,
-        v,
-        g,
-        beta,
-        A_log,
-        dt_bias,
-        None,
-        cu_seqlens,
-        slots,
-        has_initial_state,
-        draft,
-        flat,
-    )
-    return o
+    tensors = (q, k, v, g, beta, A_log, dt_bias, None, cu_seqlens)
+    return state._states.decode(numbers_of(ran), tensors, slots, has_initial_state, draft, flat)
 
 
 def update_pool(
@@ -194,6 +168,7 @@ def update_pool(
     has_initial_state: Tensor | None = None,
     state_layout: StateLayout = "key_first",
     recurrent: bool = False,
+    ran: Ran | None = None,
 ) -> Tensor:
     """Appends tokens to plain states in the slots of a pool, in place: o [B, T, HV, V], like v.
 
@@ -202,15 +177,29 @@ def update_pool(
         options: libkda.Options of the call; the tensors are as chunk_kda has them.
         slots, has_initial_state: as in decode().
         recurrent: token by token, as recurrent_kda.
+        ran: filled in with what ran.
 
     A plain state starts a new chunk grid at each call; StreamingState keeps the bits of one call.
+    On a GPU slots and cu_seqlens that lie there are not read back: a slot that the pool does not
+    have is taken as padding, and sequences are cut to the tokens that are given.
     """
-    refuse_other_devices(state_pool=state_pool, q=q, k=k, v=v, g=g, beta=beta)
-    refuse_other_devices(q=q, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens)
-    refuse_other_devices(q=q, slots=slots, has_initial_state=has_initial_state)
+    check_devices(
+        q=q,
+        k=k,
+        v=v,
+        g=g,
+        beta=beta,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        state_pool=state_pool,
+        cu_seqlens=cu_seqlens,
+        slots=slots,
+        has_initial_state=has_initial_state,
+    )
     _without_gradients(state_pool, q, k, v, g, beta, A_log, dt_bias)
-    o: Tensor = _states.pool(
+    o: Tensor = torch.ops.kda.pool(
         state_pool,
+        numbers_of(ran),
         q,
         k,
         v,
@@ -241,11 +230,17 @@ def update_conv_pool(
     has_initial_state: Tensor | None = None,
 ) -> Tensor:
     """causal_conv1d on states in the slots of a pool [slots, C, W - 1], in place: y like x."""
-    refuse_other_devices(state_pool=state_pool, x=x, weight=weight, bias=bias)
-    refuse_other_devices(x=x, cu_seqlens=cu_seqlens, slots=slots)
-    refuse_other_devices(x=x, has_initial_state=has_initial_state)
+    check_devices(
+        x=x,
+        weight=weight,
+        bias=bias,
+        state_pool=state_pool,
+        cu_seqlens=cu_seqlens,
+        slots=slots,
+        has_initial_state=has_initial_state,
+    )
     _without_gradients(state_pool, x, weight, bias)
-    y: Tensor = _states.causal_conv1d_pool(
+    y: Tensor = torch.ops.kda.causal_conv1d_pool(
         state_pool, x, weight, bias, None, cu_seqlens, slots, has_initial_state, activation
     )
     return y

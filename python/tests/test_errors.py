@@ -97,3 +97,10 @@ def test_refusals_of_a_compiled_call(name: str) -> None:
     compiled = torch.compile(libkda.chunk_kda, fullgraph=True, backend="aot_eager")
     with pytest.raises(RuntimeError, match=rf"{argument}: .+; accepted: ."):
         compiled(**{**change(CASE.make()), "initial_state": None, "output_final_state": True})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there() -> None:
+    options: Any = {**CASE.options, "precision": "mixed", "device": "cuda"}
+    with pytest.raises((RuntimeError, AssertionError), match="CUDA"):  # ours or torch's own
+        StreamingState(1, 2, 128, 128, **options)

@@ -127,7 +127,7 @@ def test_a_batch_in_slots_with_padding_and_fresh_starts() -> None:
 
 def test_states_are_freed_with_their_object() -> None:
     state = states(stream_case("log", torch.float32))
-    handle = state.handle
+    handle = state._states.handle  # type: ignore[union-attr]
     del state
     with pytest.raises(RuntimeError, match="states: no streaming states that live; accepted: "):
         torch.ops.kda.states_tokens(handle, 0)

@@ -35,6 +35,8 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     return {
         "forward": (ops.forward, (*inputs(SMALL, True), *OPTIONS, "key_first", True)),
         "no_state": (ops.forward, (*inputs(SMALL), *OPTIONS, "key_first", False)),
+        "forward_ran": (ops.forward_ran, (*inputs(SMALL, True), *OPTIONS, "key_first", True)),
+        "recurrent_ran": (ops.recurrent_ran, (*inputs(SMALL, True), *OPTIONS, "key_first", False)),
         "recurrent": (ops.recurrent, (*inputs(SMALL, True), *OPTIONS, "key_first", True)),
         "backward": (
             ops.backward,
@@ -44,6 +46,7 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             ops.pool,
             (
                 torch.randn(3, 2, 8, 6),
+                libkda.Ran().numbers,
                 *inputs(SMALL.but(has_state=False)),
                 torch.tensor([2]),
                 None,
@@ -119,17 +122,14 @@ def test_compiled_decode_changes_the_states() -> None:
     options: dict[str, Any] = dict(BOUNDED)
     state = libkda.StreamingState(1, 2, 8, 6, precision="fp32", **options)
 
+    raw = {name: tensors[name] for name in ("A_log", "dt_bias")}
+
     @torch.compile(fullgraph=True, backend="aot_eager")
-    def step(handle: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-        o: Tensor = torch.ops.kda.decode(
-            handle,
-            *(q, k, v, g, beta, tensors["A_log"], tensors["dt_bias"]),
-            *(None, None, None, None, False, []),
-        )
-        return o * 2
+    def step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+        return libkda.decode(state, q, k, v, g, beta, **raw) * 2
 
     names = ("q", "k", "v", "g", "beta")
-    o = [step(state.handle, *(tensors[n][:, t : t + 1] for n in names)) for t in range(40)]
+    o = [step(*(tensors[n][:, t : t + 1] for n in names)) for t in range(40)]
     assert torch.equal(torch.cat(o, 1), whole * 2)
     assert state.tokens() == 40
 

@@ -63,7 +63,7 @@ def _advance(
         refuse("state_indices", int(slots.max()), f"below {pool.shape[0]}")
     active = slots >= 0
     rows = pool[slots.clamp_min(0)].float()
-    own = torch.where(active, torch.arange(len(slots)), -1)
+    own = torch.where(active, torch.arange(len(slots), device=slots.device), -1)
     o = update_pool(rows, *tensors, slots=own, **more)
     pool[slots[active]] = rows[active].to(pool.dtype)
     return o
