@@ -31,6 +31,12 @@ struct CudaStreamingStates {
 // that fits one window a chunk, chunk 32, shifted.
 std::size_t slot_bytes(const CudaStreamingStates& states);
 
+// Which kernel forward takes. Where both can, they give the same bits.
+enum class CudaPath : std::uint8_t {
+  automatic,  // the one for Hopper where the device and the call allow it, else the portable one
+  portable,   // the one that every GPU of compute capability 8.0 and above runs: for comparison
+};
+
 // Where a call runs. All tensors, slots, has_initial_state and the workspace are memory that this
 // device can reach; checkpoints are host memory.
 struct CudaContext {
@@ -45,6 +51,7 @@ struct CudaContext {
   const void* host_slots = nullptr;       // [N], dtype of args.serving.slots
   const CudaStreamingStates* states = nullptr;  // in place of args.serving.states
   std::uint32_t* status = nullptr;  // in device memory; only ever set bits: clear it yourself
+  CudaPath path = CudaPath::automatic;
 };
 
 // Bits of *CudaContext::status, each also what kernels do about it.

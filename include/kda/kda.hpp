@@ -27,6 +27,7 @@ struct Ran {
   std::int64_t chunks = 0;             // chunks of all sequences and value heads
   std::int64_t windows = 0;            // windows of all chunks; only after a call
   std::int64_t one_token_windows = 0;  // of these, windows of one token; only after a call
+  const char* kernel = "";             // of "cuda": "sm90", "portable"
 };
 
 // o, and final_state if asked for, of (1)-(5) for the whole batch. Shapes, dtypes and options:

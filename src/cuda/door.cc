@@ -2,6 +2,7 @@
 
 #include "serving.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -28,11 +29,16 @@ void check_device(int device) {
   }
   const int major = attribute(device, cudaDevAttrComputeCapabilityMajor);
   const int minor = attribute(device, cudaDevAttrComputeCapabilityMinor);
-  if (major != 9 || minor != 0) {
+  if (major < 8) {
     throw Error("device",
                 "compute capability " + std::to_string(major) + "." + std::to_string(minor),
-                "9.0 (Hopper)");
+                "8.0 and above");
   }
+}
+
+bool is_hopper(int device) {
+  return attribute(device, cudaDevAttrComputeCapabilityMajor) == 9 &&
+         attribute(device, cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
 namespace {
@@ -102,6 +108,11 @@ void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const 
   want_dtype({"beta", args.beta}, {DType::bf16, DType::f32}, "bf16, f32");
   want_dtype({"A_log", args.A_log}, {DType::bf16, DType::f32}, "bf16, f32");
   want_dtype({"dt_bias", args.dt_bias}, {DType::bf16, DType::f32}, "bf16, f32");
+  check_states(args, plan);
+  check_sizes(plan);
+}
+
+void check_states(const ForwardArgs& args, const Plan& plan) {
   const char* states = plan.bf16_state ? "f32, bf16" : "f32";
   for (const Argument& a :
        {Argument{"initial_state", args.initial_state.tensor},
@@ -109,6 +120,9 @@ void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const 
         {"checkpoint_states", as_const(args.serving.checkpoint_states.tensor)}}) {
     want_dtype(a, {DType::f32, plan.bf16_state ? DType::bf16 : DType::f32}, states);
   }
+}
+
+void check_sizes(const Plan& plan) {
   want(plan.T <= INT32_MAX && plan.B <= INT32_MAX, "q", "B, T beyond 2^31", "less");
   want(plan.N * plan.HV <= INT32_MAX, "v", "N HV beyond 2^31", "less");
 }
@@ -129,6 +143,8 @@ Element element(DType t) {
   switch (t) {
     case DType::f32:
       return Element::f32;
+    case DType::f16:
+      return Element::f16;
     case DType::i32:
       return Element::i32;
     case DType::i64:
@@ -158,8 +174,10 @@ StateView state_view(const ConstTensor& t, StateLayout layout) {
           layout == StateLayout::value_first, element(t.dtype), has_whole(t, 4)};
 }
 
+int step_of(const Plan& plan) { return std::min(plan.chunk, kChunk); }
+
 float single_shift(const Plan& plan) {
-  return static_cast<float>(std::round(-plan.lower_bound * kLog2eExact * plan.chunk / 2));
+  return static_cast<float>(std::round(-plan.lower_bound * kLog2eExact * step_of(plan) / 2));
 }
 
 GateKind gate_kind(Gate gate) {

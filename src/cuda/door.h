@@ -20,8 +20,11 @@ inline constexpr double kLog2eExact = 1.4426950408889634;
 void check_cuda(cudaError_t error, const char* what);
 int attribute(int device, cudaDeviceAttr which);
 
-// A device that there is, of compute capability 9.0.
+// A device that there is, of compute capability 8.0 or above.
 void check_device(int device);
+
+// Whether it runs the kernels of sm90/.
+bool is_hopper(int device);
 
 // make_plan reads cu_seqlens and slots: it gets the host's copies, or stand-ins that say nothing.
 // slots: that streaming states have.
@@ -31,9 +34,13 @@ Plan plan_of(const ForwardArgs& args, const CudaContext& context,
 void want(bool supported, const char* argument, const std::string& was, const char* accepted);
 void want_dtype(const Argument& a, DTypes types, const char* accepted);
 
-// What the kernels of either pass take: op, heads of 128, dtypes, sizes.
+// What the kernels for heads of 128 take: op, dtypes, sizes.
 // `rows`: of q, k, v, o.
 void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const char* accepted);
+
+// What every kernel takes: states, sizes.
+void check_states(const ForwardArgs& args, const Plan& plan);
+void check_sizes(const Plan& plan);
 
 void check_device_workspace(const ForwardArgs& args, std::size_t bytes);
 
@@ -43,6 +50,9 @@ bool has_whole(const ConstTensor& t, std::int64_t elements);
 bool has_vectors(const ConstTensor& t);
 View view(const ConstTensor& t);
 StateView state_view(const ConstTensor& t, StateLayout layout);
+
+// The tokens that a kernel takes at once.
+int step_of(const Plan& plan);
 
 // The shift of a chunk that is one window, where sums start before its first token: half their
 // range, in bits.

@@ -1,8 +1,9 @@
-// The chunked forward on the GPU: checks, then one launch, or two where checkpoints lie inside
-// chunks.
+// The chunked forward on the GPU: checks, which kernel, then one launch, or two where checkpoints
+// lie inside chunks.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -16,21 +17,65 @@ namespace kda {
 namespace cuda {
 namespace {
 
+// What the kernels of sm90/ have, on top of what all have.
+bool is_fast(const ForwardArgs& args, const Plan& plan) {
+  const auto all = [](std::initializer_list<ConstTensor> tensors, DTypes types) {
+    for (const ConstTensor& t : tensors) {
+      if (t && std::find(types.begin(), types.end(), t.dtype) == types.end()) return false;
+    }
+    return true;
+  };
+  return plan.op == Op::kda && plan.K == kHead && plan.V == kHead && plan.chunk == kChunk &&
+         !plan.neg_eigval && all({args.q, args.k, args.v, as_const(args.o)}, {DType::bf16}) &&
+         all({args.g, args.beta, args.A_log, args.dt_bias}, {DType::bf16, DType::f32});
+}
+
 void check_supported(const ForwardArgs& args, const Plan& plan) {
   want(plan.precision == Precision::mixed, "precision", name(plan.precision),
        "automatic with 16-bit q, or mixed");
-  want(plan.chunk == kChunk, "chunk", std::to_string(plan.chunk), "32");
+  want(plan.chunk >= 16, "chunk", std::to_string(plan.chunk), "16, 32, 64");
+  want(plan.key_window <= kChunk, "key_window", std::to_string(plan.key_window), "8, 16, 32");
   want(plan.reference != Reference::midpoint, "reference", name(plan.reference),
        "shifted, first_row, pairwise");
-  want(!plan.neg_eigval, "neg_eigval", "true", "false");
   const Serving& serving = args.serving;
   want(!serving.states, "serving.states", "given", "absent");
   want(!serving.draft, "serving.draft", "true", "false");
-  check_common(args, plan, {DType::bf16}, "bf16");
+  want(plan.K <= kMostChannels, "q", "K = " + std::to_string(plan.K), "K up to 256");
+  want(plan.V <= kMostChannels, "v", "V = " + std::to_string(plan.V), "V up to 256");
+  for (const Argument& a : {Argument{"o", as_const(args.o)},
+                            {"g", args.g},
+                            {"beta", args.beta},
+                            {"A_log", args.A_log},
+                            {"dt_bias", args.dt_bias}}) {
+    want_dtype(a, {DType::bf16, DType::f16, DType::f32}, "bf16, f16, f32");
+  }
+  check_states(args, plan);
+  check_sizes(plan);
   want(plan.T <= INT32_MAX - kChunk, "q", "T beyond 2^31", "less");
 }
 
-std::int64_t chunks_of(std::int64_t tokens) { return (tokens + kChunk - 1) / kChunk; }
+// Streaming states and what goes with them are those of the fast path's heads.
+void check_streaming(const ForwardArgs& args, const Plan& plan) {
+  want(plan.chunk == kChunk, "chunk", std::to_string(plan.chunk), "32 with streaming states");
+  want(!plan.neg_eigval, "neg_eigval", "true", "false with streaming states");
+  check_common(args, plan, {DType::bf16}, "bf16");
+}
+
+int shared_bytes(int device) { return attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin); }
+
+// Which kernel.
+bool takes_portable(const ForwardArgs& args, const CudaContext& context, const Plan& plan) {
+  if (context.path == CudaPath::automatic && is_hopper(context.device) && is_fast(args, plan)) {
+    return false;
+  }
+  want(portable_fits(plan.K, shared_bytes(context.device)), "q", "K = " + std::to_string(plan.K),
+       "K up to 128 with this device's shared memory");
+  return true;
+}
+
+std::int64_t chunks_of(std::int64_t tokens, const Plan& plan) {
+  return (tokens + plan.chunk - 1) / plan.chunk;
+}
 
 void order_stops(const Serving& serving, Job& job) {
   for (std::size_t i = 0; i < serving.checkpoint_count; ++i) {
@@ -42,7 +87,7 @@ void order_stops(const Serving& serving, Job& job) {
     return std::tie(a.sequence, a.offset, a.row) < std::tie(b.sequence, b.offset, b.row);
   });
   for (const Stop& s : job.stops) {
-    if (s.offset % kChunk != 0) job.resumed.push_back(s);
+    if (s.offset % job.plan.chunk != 0) job.resumed.push_back(s);
   }
 }
 
@@ -53,7 +98,9 @@ Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<st
   job.plan = plan_of(args, context, slots);
   const Plan& plan = job.plan;
   check_supported(args, plan);
-  job.single = plan.gate == Gate::bounded && !plan.cuts && plan.key_window == plan.chunk &&
+  if (slots) check_streaming(args, plan);
+  job.portable = takes_portable(args, context, plan);
+  job.single = plan.gate == Gate::bounded && !plan.cuts && plan.key_window == step_of(plan) &&
                plan.reference == Reference::shifted && plan.norm != Norm::none;
   job.general = !job.single;
   for (const ConstTensor& t : {args.q, args.k, args.v, args.g}) {
@@ -62,7 +109,7 @@ Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<st
   const std::int64_t tokens =
       args.cu_seqlens ? (plan.T + plan.N - 1) / std::max<std::int64_t>(plan.N, 1) : plan.T;
   const int multiprocessors = attribute(context.device, cudaDevAttrMultiProcessorCount);
-  job.grid = choose_grid(plan.N * plan.HV, chunks_of(tokens), multiprocessors);
+  job.grid = choose_grid(plan.N * plan.HV, chunks_of(tokens, plan), multiprocessors);
   order_stops(args.serving, job);
   const auto ends = static_cast<std::int64_t>(job.resumed.size());
   job.resumed_grid = choose_grid(ends * plan.HV, 1, multiprocessors);
@@ -72,7 +119,7 @@ Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<st
 std::size_t bytes_of(const Job& job) {
   const std::size_t ring =
       std::max(ring_bytes(job.grid), job.resumed.empty() ? 0 : ring_bytes(job.resumed_grid));
-  return ring + (job.stops.size() + job.resumed.size()) * sizeof(Stop);
+  return (job.portable ? 0 : ring) + (job.stops.size() + job.resumed.size()) * sizeof(Stop);
 }
 
 namespace {
@@ -98,10 +145,23 @@ ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, con
   p.single = job.single;
   // With one window a chunk all sums start at the chunk's, not at its first token: one more gate.
   p.shift = job.single ? single_shift(plan) : static_cast<float>(plan.shift);
+  p.gates = plan.op == Op::kda   ? GateShape::channel
+            : plan.op == Op::gdn ? GateShape::head
+                                 : GateShape::none;
+  p.corrects = plan.op != Op::linear;
+  p.precise = plan.neg_eigval;
+  for (View* rows : {&p.q, &p.k, &p.g}) rows->vectors &= plan.K % 8 == 0;
+  for (View* rows : {&p.v, &p.o}) rows->vectors &= plan.V % 8 == 0;
   p.cut_bits = plan.cuts ? static_cast<float>(plan.cut_bits) : HUGE_VALF;
   p.window = plan.key_window;
-  use_ring(job.grid, static_cast<char*>(args.workspace.data), p);
+  if (!job.portable) use_ring(job.grid, static_cast<char*>(args.workspace.data), p);
   return p;
+}
+
+int launch_chunks(const ForwardParams& p, const CudaContext& context, const Job& job,
+                  const Grid& grid) {
+  return job.portable ? launch_portable(p, shared_bytes(context.device), context.stream)
+                      : launch_forward(p, grid, job.general, context.stream);
 }
 
 namespace {
@@ -117,7 +177,7 @@ int launch(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   if (error != 0) return error;
   p.stops = stops;
   p.stop_count = static_cast<int>(job.stops.size());
-  error = launch_forward(p, job.grid, job.general, context.stream);
+  error = launch_chunks(p, context, job, job.grid);
   if (error != 0 || job.resumed.empty()) return error;
   // From the states of chunk boundaries, which the first pass kept, to the offsets asked for.
   p.stops = stops + job.stops.size();
@@ -125,8 +185,8 @@ int launch(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   p.resumed = true;
   p.initial = p.final = p.kept;
   p.o.data = nullptr;
-  use_ring(job.resumed_grid, memory, p);
-  return launch_forward(p, job.resumed_grid, job.general, context.stream);
+  if (!job.portable) use_ring(job.resumed_grid, memory, p);
+  return launch_chunks(p, context, job, job.resumed_grid);
 }
 
 }  // namespace
@@ -135,6 +195,7 @@ Ran ran_of(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   const Plan& plan = job.plan;
   Ran r;
   r.backend = "cuda";
+  r.kernel = job.portable ? "portable" : "sm90";
   r.precision = plan.precision;
   r.reference = plan.reference;
   r.chunk = plan.chunk;
@@ -142,12 +203,12 @@ Ran ran_of(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   r.shift = plan.shift;
   r.cuts = plan.cuts;
   if (!args.cu_seqlens) {
-    r.chunks = plan.N * plan.HV * chunks_of(plan.T);
+    r.chunks = plan.N * plan.HV * chunks_of(plan.T, plan);
   } else if (context.host_cu_seqlens) {
     ForwardArgs host = args;
     host.cu_seqlens.data = context.host_cu_seqlens;
     for (std::int64_t n = 0; n < plan.N; ++n) {
-      r.chunks += plan.HV * chunks_of(stretch(host, plan, n).length);
+      r.chunks += plan.HV * chunks_of(stretch(host, plan, n).length, plan);
     }
   }
   return r;

@@ -17,7 +17,8 @@ struct Job {
   Plan plan;
   Grid grid;
   bool single = false;        // one window a chunk, of a gate whose bound fits
-  bool general = false;       // which kernel
+  bool portable = false;      // which kernel: portable/ or sm90/,
+  bool general = false;       // and which of the latter
   std::vector<Stop> stops;    // all checkpoints, ordered
   std::vector<Stop> resumed;  // of these, the ones inside chunks,
   Grid resumed_grid;          // for the pass that takes them there
@@ -32,6 +33,10 @@ Job job_of(const ForwardArgs& args, const CudaContext& context,
 std::size_t bytes_of(const Job& job);
 
 ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, const Job& job);
+
+// A cudaError_t.
+int launch_chunks(const ForwardParams& p, const CudaContext& context, const Job& job,
+                  const Grid& grid);
 
 Ran ran_of(const ForwardArgs& args, const CudaContext& context, const Job& job);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/portable/kernels.h"
+#include "cuda/portable/layout.cuh"
 #include "cuda/sm90/forward.cuh"
 #include "cuda/sm90/kernels.h"
 
@@ -110,6 +112,37 @@ int launch_forward(const ForwardParams& params, const Grid& grid, bool general, 
   ForwardParams copy = params;
   void* arguments[] = {&copy};
   return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+namespace {
+
+// Warpgroups a block, 0 if there is no room for what a block needs.
+int portable_groups(std::int64_t key_channels, int shared_bytes) {
+  const int room = std::min(shared_bytes / portable::Layout::kBytes, portable::kGroups);
+  return key_channels > kHead && room < 2 ? 0 : room;
+}
+
+}  // namespace
+
+bool portable_fits(std::int64_t key_channels, int shared_bytes) {
+  return portable_groups(key_channels, shared_bytes) > 0;
+}
+
+int launch_portable(const ForwardParams& params, int shared_bytes, void* stream) {
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  const void* kernel = params.K > kHead ? portable::forward_wide() : portable::forward_narrow();
+  const int groups = portable_groups(params.K, shared_bytes);
+  const int bytes = groups * portable::Layout::kBytes, values = 64 * groups;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  const std::int64_t tiles = std::int64_t{params.N} * params.HV;
+  const dim3 grid(static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, kMostBlocks)),
+                  static_cast<unsigned>((params.V + values - 1) / values));
+  ForwardParams copy = params;
+  void* arguments[] = {&copy};
+  return cudaLaunchKernel(kernel, grid, dim3(static_cast<unsigned>(groups * 128)), arguments,
+                          static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace kda::cuda

@@ -27,6 +27,13 @@ std::size_t ring_bytes(const Grid& grid);
 // Puts the kernel on the stream; `general` as in sm90/produce.cuh. Returns a cudaError_t.
 int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream);
 
+// The same by the portable kernel (portable/), which needs no grid of its own, on a device whose
+// blocks may have so many bytes of shared memory.
+int launch_portable(const ForwardParams& params, int shared_bytes, void* stream);
+
+// Whether such a device holds what it takes for so many key channels.
+bool portable_fits(std::int64_t key_channels, int shared_bytes);
+
 // Recurrent decode, in the order that suits states of this layout. Returns a cudaError_t.
 int launch_recurrent(const ForwardParams& params, bool value_first, void* stream);
 

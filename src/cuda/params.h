@@ -6,13 +6,15 @@
 namespace kda::cuda {
 
 // The kernels' fixed sizes.
-inline constexpr int kChunk = 32;     // tokens
-inline constexpr int kHead = 128;     // K = V channels
+inline constexpr int kChunk = 32;  // tokens
+inline constexpr int kHead = 128;  // K = V channels; of portable/: a part of them
+inline constexpr int kMostChannels = 256;
 inline constexpr int kWarps = 16;     // of a block
 inline constexpr int kThreads = 512;  // of a block
 
 enum class Element : std::uint8_t { f32, bf16, f16, i32, i64 };
 enum class GateKind : std::uint8_t { log, softplus, bounded };
+enum class GateShape : std::uint8_t { none, head, channel };  // of what there is one a token
 enum class NormKind : std::uint8_t { none, rsqrt, normalize };
 
 // A [B, T, heads, channels] view whose last stride is 1; a [B, T, heads] view likewise.
@@ -63,7 +65,10 @@ struct ForwardParams {
   StateView kept;
 
   int B, T, N, HV, group;  // group: value heads a key head
-  int K, V, chunk;         // where not fixed (portable/)
+  int K, V, chunk;         // where not fixed (portable/), and then also:
+  GateShape gates;
+  bool corrects;  // Z is more than V: not linear attention
+  bool precise;   // W, U and Z in two parts
   GateKind gate;
   NormKind norm;
   bool sigmoid_beta;

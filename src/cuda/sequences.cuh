@@ -55,21 +55,22 @@ __device__ __forceinline__ void store_zero(const View& to, std::int64_t at) {
 
 // Rows of the output that belong to no sequence, or to padding, become zero.
 template <class Params>
-__device__ __forceinline__ void zero_rows(const Params& p, int batch, int first, int count) {
+__device__ __forceinline__ void zero_rows(const Params& p, int batch, int first, int count,
+                                          int channels = kHead) {
   const std::int64_t rows = static_cast<std::int64_t>(count) * p.HV;
   const std::int64_t blocks = std::int64_t{gridDim.x} * gridDim.y;
   for (std::int64_t r = blockIdx.x + std::int64_t{gridDim.x} * blockIdx.y; r < rows; r += blocks) {
     const std::int64_t row =
         batch * p.o.batch + (first + r / p.HV) * p.o.token + (r % p.HV) * p.o.head;
-    for (int c = threadIdx.x; c < kHead; c += blockDim.x) store_zero(p.o, row + c);
+    for (int c = threadIdx.x; c < channels; c += blockDim.x) store_zero(p.o, row + c);
   }
 }
 
 template <class Params>
-__device__ __forceinline__ void zero_rest(const Params& p) {
+__device__ __forceinline__ void zero_rest(const Params& p, int channels = kHead) {
   if (!p.cu_seqlens) return;
   const int end = sequence_bound(p, p.N);
-  zero_rows(p, 0, end, p.T - end);
+  zero_rows(p, 0, end, p.T - end, channels);
 }
 
 template <class Params>

@@ -153,7 +153,7 @@ int launch(const Streaming& s, const CudaContext& context) {
                     true};
   chunks.final = chunks.initial;
   chunks.has_initial = nullptr;
-  error = launch_forward(chunks, s.job.grid, s.job.general, context.stream);
+  error = launch_chunks(chunks, context, s.job, s.job.grid);
   if (error != 0) return error;
   p.phase = Phase::rest;
   return launch_append(p, false, context.stream);

@@ -23,4 +23,11 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const std::uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The transpose of an 8 x 8 matrix of 16-bit elements, a pair of a row a lane.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t pair) {
+  std::uint32_t x;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(x) : "r"(pair));
+  return x;
+}
+
 }  // namespace kda::cuda

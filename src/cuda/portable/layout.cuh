@@ -1,0 +1,46 @@
+// Shared memory of the portable forward kernel: for each warpgroup an Image and what it takes to
+// make one (sm90/image.cuh, sm90/intra.cuh). Chunks of 64 tokens are taken in two steps of 32,
+// those of 16 in a tile of 32 that stays half empty.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/params.h"
+#include "cuda/sm90/image.cuh"
+#include "cuda/sm90/intra.cuh"
+
+namespace kda::cuda::portable {
+
+using sm90::Image;
+using sm90::Patch;
+using sm90::Scratch;
+
+inline constexpr int kGroups = 2;  // warpgroups of a block, at most
+
+struct Layout {
+  static constexpr int kScratch = Image::kStride;
+  // V as the caller has it, [32][64] twice, where the growing keys stood.
+  static constexpr int kValues = kScratch + Scratch::kGrowing;
+  // Of the rows of one half of the channels, what the other needs for norms: [32][k, q] of fp32.
+  static constexpr int kMeasures = kScratch + Scratch::kLedger;
+  static constexpr int kBytes = (kScratch + Scratch::kBytes + 1023) / 1024 * 1024;
+};
+static_assert(Scratch::kLedger + 2 * kChunk * 4 <= Scratch::kBytes);
+
+// The tokens that are taken at once.
+__host__ __device__ constexpr int step_of(int chunk) { return chunk < kChunk ? chunk : kChunk; }
+
+// 16-bit elements of either kind.
+struct Pairs {
+  bool f16;
+
+  __device__ __forceinline__ explicit Pairs(const View& view) : f16(view.element == Element::f16) {}
+  __device__ __forceinline__ float low(std::uint32_t pair) const {
+    return f16 ? low_f16(pair) : low_bf16(pair);
+  }
+  __device__ __forceinline__ float high(std::uint32_t pair) const {
+    return f16 ? high_f16(pair) : high_bf16(pair);
+  }
+};
+
+}  // namespace kda::cuda::portable
