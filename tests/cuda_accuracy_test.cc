@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
+#include <cstring>
 #include <string>
-#include <vector>
 
-#include "case_families.h"
+#include "cuda_cases.h"
 #include "cuda_run.h"
 #include "oracle.h"
 #include "peer_vectors.h"
@@ -16,38 +15,6 @@
 
 namespace kda::test {
 namespace {
-
-constexpr double kLimit = 0.005;  // of o and of the final state, where no peer gives a figure
-
-// Of this case. Two kinds need more, whatever the kernel: with one key again and again the rounding
-// of bf16 operands does not average out (all bf16 has 0.03-0.04 here, all operands split in two
-// still 0.011), and an output of three tokens hangs on single products q k that may be small by
-// chance.
-double limit_of(const Case& c) {
-  if (c.keys == Keys::identical || c.keys == Keys::collinear) return 0.015;
-  return c.T <= 3 ? 0.01 : kLimit;
-}
-
-// What the backend refuses; why_not says it.
-bool is_taken(const Case& c) {
-  return c.options.op == Op::kda && !c.options.neg_eigval &&
-         c.options.reference != Reference::midpoint && c.dtype != DType::f64;
-}
-
-std::vector<Case> cuda_cases() {
-  std::vector<Case> all;
-  std::set<std::string> seen;
-  for (const auto& family : {basic_cases(), window_cases(), tail_cases(), gva_cases(),
-                             packed_cases(), gate_cases(), accuracy_cases()}) {
-    for (const Case& c : family) {
-      // Chunks other than 32 would be the same case again.
-      if (!is_taken(c) || (c.options.chunk != 32 && c.options.chunk != 64)) continue;
-      Case mixed = in_mixed(c);
-      if (seen.insert(mixed.name).second) all.push_back(mixed);
-    }
-  }
-  return all;
-}
 
 class CudaAccuracy : public testing::TestWithParam<Case> {};
 
