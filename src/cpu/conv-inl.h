@@ -98,6 +98,25 @@ HWY_INLINE ConvTaps<T, kWidth> load_taps(const T* rows, std::size_t padded) {
   return taps;
 }
 
+// What (54) is: a bf16 output needs fewer digits, whichever way it is computed and stored.
+enum class Curve { none, silu, silu_for_bf16 };
+
+template <class T>
+Curve curve_of(const ConvArgs& args) {
+  if (args.activation == Activation::none) return Curve::none;
+  const bool coarse = std::is_same_v<T, float> && args.y.dtype == DType::bf16;
+  return coarse ? Curve::silu_for_bf16 : Curve::silu;
+}
+
+template <class T, std::size_t N>
+HWY_INLINE void apply(Curve curve, Vec<T> (&a)[N]) {
+  if (curve == Curve::none) return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (curve == Curve::silu_for_bf16) return silu_for_bf16(a);
+  }
+  silu<T>(a);
+}
+
 // Rows of n channels, at least a vector of them: out[i] from in[i] ... in[i + W - 1].
 template <class Stored>
 struct ConvRows {
@@ -110,8 +129,7 @@ struct ConvRows {
 // kTokens of them, from `first` on.
 template <class T, class Stored, std::size_t kWidth, std::size_t kTokens>
 HWY_INLINE void conv_rows(const ConvRows<Stored>& rows, std::size_t first,
-                          const T* HWY_RESTRICT weights, std::size_t padded,
-                          Activation activation) {
+                          const T* HWY_RESTRICT weights, std::size_t padded, Curve curve) {
   const std::size_t lanes = hn::Lanes(Tag<T>());
   const Stored* const* in = rows.in + first;
   Stored* const* out = rows.out + first;
@@ -129,19 +147,19 @@ HWY_INLINE void conv_rows(const ConvRows<Stored>& rows, std::size_t first,
       }
     }
     for (std::size_t i = 0; i < kTokens; ++i) a[i] = taps.sum(x + i);
-    if (activation == Activation::silu) silu<T>(a);  // (54)
+    apply<T>(curve, a);  // (54)
     for (std::size_t i = 0; i < kTokens; ++i) store_vector<T>(out[i] + c, a[i]);
   }
 }
 
 template <class T, class Stored, std::size_t kWidth>
 void conv_tile(const ConvRows<Stored>& rows, const T* HWY_RESTRICT weights, std::size_t padded,
-               Activation activation) {
+               Curve curve) {
   if (rows.tokens == kConvTile) {
-    return conv_rows<T, Stored, kWidth, kConvTile>(rows, 0, weights, padded, activation);
+    return conv_rows<T, Stored, kWidth, kConvTile>(rows, 0, weights, padded, curve);
   }
   for (std::size_t i = 0; i < rows.tokens; ++i) {
-    conv_rows<T, Stored, kWidth, 1>(rows, i, weights, padded, activation);
+    conv_rows<T, Stored, kWidth, 1>(rows, i, weights, padded, curve);
   }
 }
 
@@ -339,7 +357,8 @@ class ConvForward {
         scratch_(*static_cast<ConvScratch<T>*>(scratch)),
         inputs_(args.x, args.initial_state, plan, task, scratch_),
         weights_(static_cast<const T*>(weights.rows) + task.first_channel),
-        padded_(weights.padded) {}
+        padded_(weights.padded),
+        curve_(curve_of<T>(args)) {}
 
   void run() {
     const std::int64_t end = task_.first_token + task_.tokens;
@@ -415,7 +434,7 @@ class ConvForward {
 
   template <class Stored>
   void compute(const ConvRows<Stored>& rows) const {
-    kConvTiles<T, Stored>[plan_.W - kMinWidth](rows, weights_, padded_, args_.activation);
+    kConvTiles<T, Stored>[plan_.W - kMinWidth](rows, weights_, padded_, curve_);
   }
 
   const ConvArgs& args_;
@@ -426,6 +445,7 @@ class ConvForward {
   const ConvInputs<T> inputs_;
   const T* const weights_;
   const std::size_t padded_;
+  const Curve curve_;
 };
 
 }  // namespace kda::cpu::HWY_NAMESPACE
