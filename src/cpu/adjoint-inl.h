@@ -80,8 +80,7 @@ class ChunkAdjoint {
     product<Dot, Onto::out>(L_, kPanel, a_.dZ, kPanel, {x_.work.end_high, Kp_, 1}, dS, kPanel,
                             shape_.K);
     for (const Stop* s = begin; s != end; ++s) checkpoint_corrections(*s, p);
-    solve_transposed();
-    values(p);
+    solve_transposed(p);
   }
 
   // What a panel's rows meet of Z, S and dS; then dS moves to the state before the chunk. (34)
@@ -100,45 +99,40 @@ class ChunkAdjoint {
     for (const Stop* s = begin; s != end; ++s) checkpoint_state(*s, p, dS);
   }
 
-  // (30), the last row first.
-  void solve_transposed() {
-    if (!form_.corrects) return;
+  // (30)-(32), the last row first; in the solve beta_i dz_i is dv_i.
+  void solve_transposed(std::size_t p) {
     constexpr std::size_t kBlockRows = 8;
-    const Tag<T> d;
-    const T* A = x_.work.scores;  // -A_kk in its even rows
+    const std::size_t step = 2 * kPanel;
+    const T* M = x_.work.scores;  // -M in its even rows; linear attention has none
     for (std::size_t begin = (L_ - 1) / kBlockRows * kBlockRows;; begin -= kBlockRows) {
       const std::size_t end = std::min(begin + kBlockRows, L_);
-      product<Dot, Onto::out>(end - begin, kPanel, a_.dZ + begin * kPanel, kPanel,
-                              {A + 2 * end * Cp_ + begin, 1, 2 * Cp_}, a_.dZ + end * kPanel, kPanel,
-                              L_ - end);
+      if (form_.corrects) {
+        product<Dot, Onto::out>(end - begin, kPanel, a_.dZ + begin * kPanel, kPanel,
+                                {M + 2 * end * Cp_ + begin, 1, 2 * Cp_}, D(p) + end * step, step,
+                                L_ - end);
+      }
       for (std::size_t j = end; j-- > begin;) {
-        for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
-          auto z = hn::Load(d, a_.dZ + j * kPanel + c);
-          for (std::size_t i = j + 1; i < end; ++i) {
-            z = hn::MulAdd(hn::Set(d, A[2 * i * Cp_ + j]), hn::Load(d, a_.dZ + i * kPanel + c), z);
-          }
-          hn::Store(z, d, a_.dZ + j * kPanel + c);
-        }
+        solve_row(p, j, form_.corrects ? end : 0);
+        rows_.write_dv(j, p, D(p) + j * step);
       }
       if (begin == 0) return;
     }
   }
 
-  // (31), and (32) as partial sums.
-  void values(std::size_t p) {
+  // Row j, which rows up to `end` of its block come after. (32) as partial sums.
+  HWY_INLINE void solve_row(std::size_t p, std::size_t j, std::size_t end) {
     const Tag<T> d;
-    const T* remainder = x_.recorded.remainder + p * shape_.chunk * kPanel;
-    for (std::size_t i = 0; i < L_; ++i) {
-      const auto beta = hn::Set(d, form_.corrects ? x_.work.beta[i] : T(1));
-      T* dv = D(p) + 2 * i * kPanel;
-      for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
-        const auto dz = hn::Load(d, a_.dZ + i * kPanel + c);
-        hn::Store(hn::Mul(beta, dz), d, dv + c);
-        T* sum = a_.dbeta + i * kPad + c;
-        hn::Store(hn::MulAdd(dz, hn::Load(d, remainder + i * kPanel + c), hn::Load(d, sum)), d,
-                  sum);
+    const T* M = x_.work.scores + j;
+    const T* rest = x_.recorded.rest + (p * shape_.chunk + j) * kPanel;
+    const auto beta = hn::Set(d, form_.corrects ? x_.work.beta[j] : T(1));
+    for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
+      auto dz = hn::Load(d, a_.dZ + j * kPanel + c);
+      for (std::size_t i = j + 1; i < end; ++i) {
+        dz = hn::MulAdd(hn::Set(d, M[2 * i * Cp_]), hn::Load(d, D(p) + 2 * i * kPanel + c), dz);
       }
-      rows_.write_dv(i, p, dv);
+      hn::Store(hn::Mul(beta, dz), d, D(p) + 2 * j * kPanel + c);
+      T* sum = a_.dbeta + j * kPad + c;
+      hn::Store(hn::MulAdd(dz, hn::Load(d, rest + c), hn::Load(d, sum)), d, sum);
     }
   }
 

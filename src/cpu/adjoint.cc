@@ -15,8 +15,6 @@ std::size_t walk_recorded(const TileShape& shape, void* memory, Recorded<T>& r) 
     l.piece(*rows, C * Kp);
   }
   l.piece(r.sums, C * Kp);
-  l.piece(r.uncorrected, C * shape.Cp());
-  l.piece(r.remainder, shape.panels * C * kPanel);
   l.piece(r.first, C);
   l.piece(r.exponents, 2 * C);
   return l.bytes();
@@ -54,7 +52,7 @@ std::size_t walk_adjoint(const TileShape& shape, void* memory, Adjoint<T>& a) {
   l.piece(a.dbeta, C * kPad);
   l.piece(a.dt_bias, Kp);
   l.piece(a.row_sums, 2 * Kp);
-  l.piece(a.row, Kp);
+  l.piece(a.row, 2 * Kp);
   l.piece(a.wide_row, 2 * Kp);
   l.piece(a.sum_dq, std::max(C, kBlock) * Kp);
   l.piece(a.sum_dk, std::max(C, kBlock) * Kp);
@@ -71,7 +69,7 @@ std::size_t bytes(const AdjointShape& shape) {
   const std::size_t of_chunk = kept_bytes(shape.operands, tile) + work_bytes(shape.operands, tile) +
                                walk_recorded(tile, nullptr, recorded);
   return block_chunks(tile) * of_chunk + walk_adjoint(tile, nullptr, adjoint) +
-         shape.heads() * (1 + shape.blocks) * shape.state() * sizeof(T);
+         shape.heads() * shape.of_head() * sizeof(T);
 }
 
 }  // namespace

@@ -30,8 +30,7 @@ struct Recorded {
   T* step_power;       // a row a window: 2^fraction of the bits from the window before, } after the
   T* step_whole;       // whole of it                                                    } first
   double* sums;        // G_i in bits
-  T* uncorrected;      // [chunk][Cp] -A_kk without beta: -M of (32)
-  T* remainder;        // [panels][chunk][kPanel] v_i - v^_i
+  T* rest;             // [panels][chunk][kPanel] v_i - v^_i, kept from the first pass
   std::size_t* first;  // [chunk] the windows' first tokens
   int* exponents;      // [2 chunk] of the powers of two that were taken out of the rows k_i and q_i
 };
@@ -79,22 +78,26 @@ struct Adjoint {
   T* dbeta;      // [chunk][kPad] partial sums over value channels
   T* dt_bias;    // [Kp]
   T* row_sums;   // [2 Kp] of the chunk: ddt_bias, then dA_log by channels
-  T* row;        // [Kp] a row on its way
+  T* row;        // [2 Kp] rows on their way
   double* wide_row;  // [2 Kp] two
   T* sum_dq;         // [tokens of a block][Kp] over the value heads that share a key head
   T* sum_dk;         // [tokens of a block][Kp]
 };
 
 // A worker's memory: block_chunks() times what Chunks needs and a Recorded, one Adjoint; then for
-// each value head of a task dS, and the states in front of `blocks` blocks.
+// each value head of a task dS, v - v^ of all tokens, and the states in front of all blocks.
 struct AdjointShape {
   TileShape tile;
   Precision operands = Precision::fp32;  // exact64 or fp32: mixed has fp32 operands here
   std::size_t sharing = 0;               // value heads that share a key head
   std::size_t key_heads = 0;             // of a task
   std::size_t heads() const { return sharing * key_heads; }
-  std::size_t blocks = 0;                                              // of the longest sequence
-  std::size_t state() const { return tile.panels * tile.K * kPanel; }  // elements
+  std::size_t chunks = 0;  // of the longest sequence
+  std::size_t blocks() const { return (chunks + block_chunks(tile) - 1) / block_chunks(tile); }
+  // Elements of a state, of a chunk's v - v^, and of all that is kept of a head.
+  std::size_t state() const { return tile.panels * tile.K * kPanel; }
+  std::size_t rest() const { return tile.panels * tile.chunk * kPanel; }
+  std::size_t of_head() const { return chunks * rest() + (1 + blocks()) * state(); }
 };
 std::size_t adjoint_bytes(const AdjointShape& shape);
 

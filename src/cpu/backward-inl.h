@@ -76,10 +76,15 @@ class BackwardHead {
     return task_.first_head * static_cast<std::int64_t>(sizes_.sharing) +
            static_cast<std::int64_t>(g);
   }
-  T* dS(std::size_t g) const { return states_ + g * (1 + sizes_.blocks) * sizes_.state(); }
+  T* dS(std::size_t g) const { return states_ + g * sizes_.of_head(); }
+  // v - v^ of the chunk that begins with token t.
+  T* rest(std::size_t g, std::int64_t t) const {
+    return dS(g) + sizes_.state() + static_cast<std::size_t>(t / chunk_) * sizes_.rest();
+  }
   // In front of block b.
   T* S(std::size_t g, std::int64_t b) const {
-    return dS(g) + (1 + static_cast<std::size_t>(b)) * sizes_.state();
+    return dS(g) + sizes_.chunks * sizes_.rest() +
+           (1 + static_cast<std::size_t>(b)) * sizes_.state();
   }
 
   Rows rows_of(std::size_t g, const Tokens<T>& tokens) const {
@@ -113,7 +118,7 @@ class BackwardHead {
     if (length_ > 0) round_state(S(g, 0));
   }
 
-  // The state in front of block b + 1, from that in front of block b.
+  // The state in front of block b + 1, from that in front of block b; and v - v^ of block b.
   void find_state(std::int64_t b, std::size_t g) {
     const HeadTask task = head_task(g), next_task = head_task((g + 1) % heads());
     const Tokens<T> tokens(inputs_, plan_, task, adjoint_.dt_bias);
@@ -122,9 +127,12 @@ class BackwardHead {
     RecordedChunk<Dot>& x = *records_[0];
     T* const out = S(g, b + 1);
     for (std::int64_t t = b * block_; t < (b + 1) * block_; t += chunk_) {
-      x.begin(t % block_ == 0 ? S(g, b) : out);
-      x.pass(tokens, t, t + chunk_,
-             [&](std::int64_t i) { next.prefetch(next_block * block_ + t % block_ + i); });
+      x.begin(t % block_ == 0 ? S(g, b) : out, rest(g, t));
+      x.pass(tokens, t, t + chunk_, [&](std::int64_t i) {
+        const std::int64_t ahead = next_block * block_ + t % block_ + i;
+        next.prefetch_key(ahead);
+        next.prefetch_values(ahead);
+      });
       x.next_state(out);
     }
   }
@@ -169,12 +177,14 @@ class BackwardHead {
     const Tokens<T> tokens(inputs_, plan_, task, adjoint_.dt_bias);
     Rows rows = rows_of(g, tokens);
     const std::int64_t begin = b * block_, end = std::min(begin + block_, length_);
+    const bool solved = b + 1 < blocks();
     std::size_t chunks = 0;
     for (std::int64_t t = begin; t < end; t += chunk_) {
       RecordedChunk<Dot>& x = *records_[chunks++];
-      x.begin(chunks == 1 ? S(g, b) : x.own_state());
-      x.run(tokens, t, std::min(t + chunk_, end), [&](std::int64_t i) {
-        tokens.prefetch(t + i + kAhead);
+      x.begin(chunks == 1 ? S(g, b) : x.own_state(), rest(g, t));
+      x.run(tokens, t, std::min(t + chunk_, end), solved, [&](std::int64_t i) {
+        tokens.prefetch_rows(t + i + kAhead);
+        if (!solved) tokens.prefetch_values(t + i + kAhead);
         rows.prefetch(t + i);
       });
       if (t + chunk_ < end) x.next_state(records_[chunks]->own_state());

@@ -54,8 +54,7 @@ AdjointShape adjoint_shape(const Plan& plan, std::int64_t longest, int threads) 
   if (plan.precision == Precision::exact64) shape.operands = Precision::exact64;
   shape.sharing = static_cast<std::size_t>(plan.H > 0 ? plan.HV / plan.H : 0);
   shape.key_heads = static_cast<std::size_t>(heads_of_task(plan, threads));
-  const auto block = static_cast<std::int64_t>(block_chunks(shape.tile)) * plan.chunk;
-  shape.blocks = static_cast<std::size_t>((longest + block - 1) / block);
+  shape.chunks = static_cast<std::size_t>((longest + plan.chunk - 1) / plan.chunk);
   return shape;
 }
 

@@ -44,6 +44,9 @@ inline ChunkForm chunk_form(const Plan& plan) {
   return form;
 }
 
+// What a chunk takes of its tokens: a state alone needs no queries.
+enum class Taken { both, keys };
+
 template <class Dot>
 class Factors {
   using F = typename Dot::Format;
@@ -103,6 +106,7 @@ class Factors {
   }
 
   // The factors of token i that depend on its own row only. cross: there are earlier windows.
+  template <Taken kTaken>
   void write_rows(std::size_t i, bool cross, T key_down, T query_down) {
     const Tag<T> d;
     const auto shift = hn::Set(d, static_cast<T>(form_.shift));
@@ -118,7 +122,8 @@ class Factors {
       Left state, window, cross;
     };
     const auto lefts = [&](std::size_t c) HWY_ATTR {
-      const auto kv = hn::Load(d, k + c), qv = hn::Load(d, q + c);
+      constexpr bool kQueries = kTaken == Taken::both;
+      const auto kv = hn::Load(d, k + c), qv = kQueries ? hn::Load(d, q + c) : hn::Zero(d);
       const Split<T> l = split_bits<T>(kept_.local + c);
       const auto power = exp2_fraction<T>(l.fraction);
       store_key(i, c, kv, l);
@@ -140,7 +145,9 @@ class Factors {
       const Lefts first = lefts(c), second = lefts(c + lanes);
       const auto store = [&](Element* rows, Left a, Left b) HWY_ATTR {
         store_operands<Dot>(key_row(rows), c, a.key, b.key);
-        store_operands<Dot>(query_row(rows), c, a.query, b.query);
+        if constexpr (kTaken == Taken::both) {
+          store_operands<Dot>(query_row(rows), c, a.query, b.query);
+        }
       };
       store(work_.state_rows, first.state, second.state);
       store(work_.window_rows, first.window, second.window);

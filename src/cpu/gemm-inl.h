@@ -55,10 +55,11 @@ HWY_INLINE void chain(Vec<Number<Dot>> (&acc)[R][NV], Left<Element<Dot>> left,
   }
 }
 
-// R rows of out[rows][kPanel] (times scale[row], if kScaled) += left right (+ rest right, if rest
-// has data: the same chain goes on with it). kPositiveZeros: what comes out as -0 becomes +0.
+// R rows of out[rows][kPanel] = in (times scale[row], if kScaled) + left right (+ rest right, if
+// rest has data: the same chain goes on with it). in may be out. kPositiveZeros: what comes out as
+// -0 becomes +0.
 template <int R, bool kScaled, bool kPositiveZeros, class Dot>
-HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
+HWY_INLINE void panel_tile(Number<Dot>* out, const Number<Dot>* in, std::size_t out_step,
                            Left<Element<Dot>> left, Left<Element<Dot>> rest,
                            const Element<Dot>* HWY_RESTRICT right, std::size_t depth,
                            const Number<Dot>* HWY_RESTRICT scale) {
@@ -71,7 +72,7 @@ HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
     for (int r = 0; r < R; ++r) {
       HWY_UNROLL(16)
       for (int v = 0; v < NV; ++v) {
-        acc[r][v] = hn::LoadU(d, out + r * out_step + c + v * lanes);
+        acc[r][v] = hn::LoadU(d, in + r * out_step + c + v * lanes);
         if constexpr (kScaled) acc[r][v] = hn::Mul(acc[r][v], hn::Set(d, scale[r]));
       }
     }
@@ -90,21 +91,22 @@ HWY_INLINE void panel_tile(Number<Dot>* HWY_RESTRICT out, std::size_t out_step,
   }
 }
 
-// out[rows][kPanel] (times scale[row]) += left[rows][depth] right[depth][kPanel]. An operand in two
-// parts has its rest, strided as itself, in `rest`.
+// out[rows][kPanel] = in (times scale[row]) + left[rows][depth] right[depth][kPanel]; without `in`,
+// out itself. An operand in two parts has its rest, strided as itself, in `rest`.
 template <bool kScaled, class Dot, bool kPositiveZeros = false>
 HWY_INLINE void panel_product(std::size_t rows, Number<Dot>* out, std::size_t out_step,
                               Left<Element<Dot>> left, const Element<Dot>* right, std::size_t depth,
                               const Element<Dot>* rest = nullptr,
-                              const Number<Dot>* scale = nullptr) {
+                              const Number<Dot>* scale = nullptr, const Number<Dot>* in = nullptr) {
+  if (!in) in = out;
   std::size_t r = 0;
   const auto tile = [&]<int R>() HWY_ATTR {
     const auto from_row = [&](const Element<Dot>* data) {
       return Left<Element<Dot>>{data ? data + r * left.row_step : nullptr, left.row_step,
                                 left.k_step};
     };
-    panel_tile<R, kScaled, kPositiveZeros, Dot>(out + r * out_step, out_step, from_row(left.data),
-                                                from_row(rest), right, depth,
+    panel_tile<R, kScaled, kPositiveZeros, Dot>(out + r * out_step, in + r * out_step, out_step,
+                                                from_row(left.data), from_row(rest), right, depth,
                                                 kScaled ? scale + r : nullptr);
     r += R;
   };

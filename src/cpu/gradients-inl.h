@@ -34,31 +34,15 @@ HWY_INLINE T sum_of(const T* HWY_RESTRICT row, std::size_t padded) {
   return sum;
 }
 
+// dy of a normalised row becomes dx, times scale; x: the raw row, then scratch. (40), (41)
 template <class T>
-HWY_INLINE T dot_of(const T* HWY_RESTRICT x, const T* HWY_RESTRICT y, std::size_t padded) {
+HWY_INLINE void norm_gradient_row(T* HWY_RESTRICT dy, T* HWY_RESTRICT x, std::size_t padded,
+                                  Norm norm, T scale) {
   const Tag<T> d;
-  HWY_ALIGN T partial[kPad];
-  for (std::size_t c = 0; c < kPad; c += hn::Lanes(d)) {
-    auto s = hn::Zero(d);
-    for (std::size_t i = c; i < padded; i += kPad) {
-      s = hn::MulAdd(hn::Load(d, x + i), hn::Load(d, y + i), s);
-    }
-    hn::Store(s, d, partial + c);
-  }
-  T sum = 0;
-  for (T p : partial) sum += p;
-  return sum;
-}
-
-// dy of a normalised row becomes dx, times scale; x: the raw row, then scratch. In double, as one
-// or two channels leave nothing of dy but what the epsilon lets through. (40), (41)
-inline void norm_gradient_row(double* HWY_RESTRICT dy, double* HWY_RESTRICT x, std::size_t padded,
-                              Norm norm, double scale) {
-  const Tag<double> d;
-  if (norm == Norm::none) return scale_row(dy, padded, scale, 1.0);
-  const RowNorm<double> n = norm_of(x, padded, norm);
+  if (norm == Norm::none) return scale_row(dy, padded, scale, T(1));
+  const RowNorm<T> n = norm_of(x, padded, norm);
   scale_row(x, padded, n.down, 1 / n.length);
-  const double along = n.epsilon_only ? 0.0 : dot_of(x, dy, padded);
+  const T along = n.epsilon_only ? T(0) : dot_of_rows(x, dy, padded);
   const auto factor = hn::Set(d, scale / n.length), down = hn::Set(d, n.down);
   for (std::size_t i = 0; i < padded; i += hn::Lanes(d)) {
     const auto across = hn::NegMulAdd(hn::Load(d, x + i), hn::Set(d, along), hn::Load(d, dy + i));
@@ -100,7 +84,7 @@ HWY_INLINE GateGradient<T> gate_gradient(const GateForm<T>& form, Vec<T> x, Vec<
 template <class T>
 class GradientRows {
  public:
-  // inputs: forward_inputs(args). row, wide_row: [Kp] and [2 Kp] scratch.
+  // inputs: forward_inputs(args). row, wide_row: [2 Kp] each, scratch.
   GradientRows(const BackwardArgs& args, const ForwardArgs& inputs, const Plan& plan,
                const BackwardTask& task, std::int64_t hv, const Tokens<T>& tokens, T* row,
                double* wide_row)
@@ -224,14 +208,29 @@ class GradientRows {
     if (out) store_row<T>(out.data, out.dtype, at(as_const(out), i, hv_), 1, &dx);
   }
 
+  // Of a row of few channels the norm may leave nothing but what its epsilon lets through, far less
+  // than the terms that cancel: in double.
+  static constexpr std::size_t kFewChannels = 8;
+
   void write_normalised(const ConstTensor& x, const Tensor& out, std::size_t i, const T* gradient,
                         double scale) const {
     if (!out) return;
-    double* const wide = wide_row_ + Kp_;
-    load_row<double>(x.data, x.dtype, at(x, i, h_), K_, Kp_, wide_row_);
-    std::copy_n(gradient, Kp_, wide);
-    norm_gradient_row(wide, wide_row_, Kp_, plan_.norm, scale);
-    store_row<double>(out.data, out.dtype, at(as_const(out), i, h_), K_, wide);
+    if (K_ < kFewChannels) {
+      write_normalised(x, out, i, gradient, scale, wide_row_);
+    } else {
+      write_normalised(x, out, i, gradient, static_cast<T>(scale), row_);
+    }
+  }
+
+  // rows: two.
+  template <class Wide>
+  void write_normalised(const ConstTensor& x, const Tensor& out, std::size_t i, const T* gradient,
+                        Wide scale, Wide* rows) const {
+    Wide* const dy = rows + Kp_;
+    load_row<Wide>(x.data, x.dtype, at(x, i, h_), K_, Kp_, rows);
+    std::copy_n(gradient, Kp_, dy);
+    norm_gradient_row(dy, rows, Kp_, plan_.norm, scale);
+    store_row<Wide>(out.data, out.dtype, at(as_const(out), i, h_), K_, dy);
   }
 
   const BackwardArgs& args_;

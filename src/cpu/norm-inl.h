@@ -19,25 +19,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace kda::cpu::HWY_NAMESPACE {
 
-// sum a b in 32 partial sums, whose halves are then added: one order for every width of vector.
-template <class T>
-HWY_INLINE T dot_of_rows(const T* a, const T* b, std::size_t padded) {
-  const Tag<T> d;
-  const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN T partial[kPad];
-  for (std::size_t c = 0; c < kPad; c += lanes) {
-    auto s = hn::Zero(d);
-    for (std::size_t i = c; i < padded; i += kPad) {
-      s = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), s);
-    }
-    hn::Store(s, d, partial + c);
-  }
-  for (std::size_t n = kPad / 2; n > 0; n /= 2) {
-    for (std::size_t i = 0; i < n; ++i) partial[i] += partial[i + n];
-  }
-  return partial[0];
-}
-
 template <class T>
 HWY_INLINE void multiply_row(T* row, std::size_t padded, T factor) {
   const Tag<T> d;

@@ -48,17 +48,37 @@ class RecordedChunk {
   }
   std::int64_t first_token() const { return first_token_; }
 
-  // An empty chunk over S, [panels][K][kPanel], which stays the caller's.
-  void begin(T* S) {
+  // An empty chunk over S, [panels][K][kPanel], which stays the caller's, as does the room for
+  // v - v^ of its tokens, [panels][chunk][kPanel].
+  void begin(T* S, T* rest) {
     kept.S = S;
     if constexpr (F::kTerms == 1) kept.S_operand = S;
+    recorded.rest = rest;
     chunks_.begin();
   }
 
-  // Tokens [begin, end): their rows, (6), (7) and (8), and what backward needs of them. `next` is
-  // told how many are done, for it to fetch what comes after.
+  // Tokens [begin, end), for the state behind them and v - v^. `next` is told how many are done,
+  // for it to fetch what comes after.
   template <class Next>
-  void run(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end, const Next& next) {
+  void pass(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end, const Next& next) {
+    first_token_ = begin;
+    for (std::int64_t t = begin; t < end; ++t) {
+      next(t - begin);
+      const TokenScalars<T> x = tokens.read_key(t, work.row, work.gate);
+      const std::size_t i = length();
+      chunks_.template add_row<Taken::keys>(T(1), x.key_exponent, 0);
+      work.beta[i] = x.beta;
+    }
+    chunks_.template finish_rows<Taken::keys>();
+    solve(tokens);
+    chunks_.prepare_fold();
+  }
+
+  // Tokens [begin, end): their rows, -M and (7), Z, and what else backward needs of them. solved:
+  // pass() has left v - v^.
+  template <class Next>
+  void run(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end, bool solved,
+           const Next& next) {
     first_token_ = begin;
     windows_ = 0;
     for (std::int64_t t = begin; t < end; ++t) {
@@ -66,34 +86,12 @@ class RecordedChunk {
       const std::size_t i = length();
       work.row = recorded.plain + 2 * i * shape_.Kp();
       const TokenScalars<T> x = tokens.read(t, work.row, work.gate);
-      // beta comes later, so that M of (32) is to be had too.
+      // beta comes later: M of (32) has none.
       chunks_.add_row(T(1), x.key_exponent, x.query_exponent);
       record_row(i, x);
     }
     chunks_.finish_rows();
-    correct_scores();
-    for (std::size_t p = 0; p < shape_.panels; ++p) {
-      read_values(tokens, p);
-      chunks_.corrections(p);
-      remainder(p);
-    }
-    chunks_.prepare_fold();
-  }
-
-  // Tokens [begin, end), for the state behind them only.
-  template <class Next>
-  void pass(const Tokens<T>& tokens, std::int64_t begin, std::int64_t end, const Next& next) {
-    first_token_ = begin;
-    for (std::int64_t t = begin; t < end; ++t) {
-      next(t - begin);
-      const TokenScalars<T> x = tokens.read(t, work.row, work.gate);
-      chunks_.add_row(x.beta, x.key_exponent, x.query_exponent);
-    }
-    chunks_.finish_rows();
-    for (std::size_t p = 0; p < shape_.panels; ++p) {
-      read_values(tokens, p);
-      chunks_.corrections(p);
-    }
+    solved ? restore_Z() : solve(tokens);
     chunks_.prepare_fold();
   }
 
@@ -109,10 +107,27 @@ class RecordedChunk {
   Recorded<T> recorded;
 
  private:
-  void read_values(const Tokens<T>& tokens, std::size_t panel) {
-    for (std::size_t i = 0; i < length(); ++i) {
-      tokens.read_values(first_token_ + static_cast<std::int64_t>(i), panel,
-                         work.output + 2 * i * kPanel);
+  T* rest(std::size_t panel) const { return recorded.rest + panel * shape_.chunk * kPanel; }
+
+  void solve(const Tokens<T>& tokens) {
+    const auto end = first_token_ + static_cast<std::int64_t>(length());
+    for (std::size_t p = 0; p < shape_.panels; ++p) {
+      tokens.read_values(first_token_, end, p, rest(p), kPanel);
+      chunks_.corrections(p, rest(p));
+    }
+  }
+
+  // As solve() left it.
+  void restore_Z() {
+    const Tag<T> d;
+    for (std::size_t p = 0; p < shape_.panels; ++p) {
+      T* Z = kept.Z + p * shape_.chunk * kPanel;
+      for (std::size_t i = 0; i < length(); ++i) {
+        const auto beta = hn::Set(d, work.beta[i]);
+        for (std::size_t c = i * kPanel; c < (i + 1) * kPanel; c += hn::Lanes(d)) {
+          hn::Store(hn::Mul(beta, hn::Load(d, rest(p) + c)), d, Z + c);
+        }
+      }
     }
   }
 
@@ -147,34 +162,6 @@ class RecordedChunk {
       const auto sum = hn::Add(hn::Load(dd, kept.start + c), hn::Load(dd, kept.local + c));
       hn::Store(sum, dd, recorded.sums + i * Kp + c);
     }
-  }
-
-  // -M becomes -A_kk, with the bits that forward gets: all other factors are powers of two.
-  void correct_scores() {
-    const Tag<T> d;
-    const std::size_t Cp = shape_.Cp();
-    for (std::size_t i = 0; i < length(); ++i) {
-      const auto beta = hn::Set(d, work.beta[i]);
-      for (std::size_t c = 0; c < Cp; c += hn::Lanes(d)) {
-        T* score = work.scores + 2 * i * Cp + c;
-        const auto M = hn::Load(d, score);
-        hn::Store(M, d, recorded.uncorrected + i * Cp + c);
-        hn::Store(hn::Mul(beta, M), d, score);
-      }
-    }
-  }
-
-  // v - v^ = U - M Z of a panel.
-  void remainder(std::size_t panel) {
-    const std::size_t at = panel * shape_.chunk * kPanel;
-    T* out = recorded.remainder + at;
-    for (std::size_t i = 0; i < length(); ++i) {
-      std::copy_n(work.output + 2 * i * kPanel, kPanel, out + i * kPanel);
-    }
-    if (!form_.corrects) return;
-    using PlainDot = FusedDot<std::conditional_t<F::kTerms == 1, F, Fp32>>;
-    panel_product<false, PlainDot>(length(), out, kPanel, {recorded.uncorrected, shape_.Cp(), 1},
-                                   kept.Z + at, length());
   }
 
   const TileShape& shape_;

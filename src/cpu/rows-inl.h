@@ -157,6 +157,16 @@ HWY_INLINE hn::TFromD<D> across_lanes([[maybe_unused]] D d, hn::Vec<D> v, Op op)
   }
 }
 
+// kPad partial sums: halves first.
+template <class T, std::size_t kSums>
+HWY_INLINE T sum_of_partials(Vec<T> (&sum)[kSums]) {
+  HWY_UNROLL(4)
+  for (std::size_t n = kSums / 2; n > 0; n /= 2) {
+    for (std::size_t v = 0; v < n; ++v) sum[v] = hn::Add(sum[v], sum[v + n]);
+  }
+  return across_lanes(Tag<T>(), sum[0], [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); });
+}
+
 // What a row's norm and its headroom need.
 template <class T>
 struct Measure {
@@ -180,17 +190,29 @@ HWY_INLINE Measure<T> measure(const T* row, std::size_t padded, T factor) {
       top = hn::Max(top, hn::Abs(x));
     }
   }
-  HWY_UNROLL(4)
-  for (std::size_t n = kSums / 2; n > 0; n /= 2) {
-    for (std::size_t v = 0; v < n; ++v) sum[v] = hn::Add(sum[v], sum[v + n]);
-  }
   return {across_lanes(d, top, [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }),
-          across_lanes(d, sum[0], [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); })};
+          sum_of_partials<T>(sum)};
 }
 
 template <class T>
 HWY_INLINE T largest(const T* row, std::size_t padded) {
   return measure(row, padded, T(1)).largest;
+}
+
+// sum a b, in the order of measure().
+template <class T>
+HWY_INLINE T dot_of_rows(const T* a, const T* b, std::size_t padded) {
+  const Tag<T> d;
+  constexpr std::size_t kLanes = hn::MaxLanes(Tag<T>()), kSums = kPad / kLanes;
+  Vec<T> sum[kSums];
+  for (auto& s : sum) s = hn::Zero(d);
+  for (std::size_t i = 0; i < padded; i += kPad) {
+    HWY_UNROLL(16)
+    for (std::size_t v = 0; v < kSums; ++v) {
+      sum[v] = hn::MulAdd(hn::Load(d, a + i + v * kLanes), hn::Load(d, b + i + v * kLanes), sum[v]);
+    }
+  }
+  return sum_of_partials<T>(sum);
 }
 
 // row times two factors, in place.

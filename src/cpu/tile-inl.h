@@ -71,7 +71,8 @@ class Chunks {
   std::size_t length() const { return static_cast<std::size_t>(kept_.position->length); }
 
   // Takes the token whose normalised rows are in work.row (k, then q), whose gate is in work.gate.
-  // Its scores follow with finish_rows().
+  // Its scores follow with finish_rows(), of the same kTaken.
+  template <Taken kTaken = Taken::both>
   void add_row(T beta, int key_exponent, int query_exponent) {
     const std::size_t i = length();
     Position& at = *kept_.position;
@@ -83,7 +84,7 @@ class Chunks {
     } else {
       const bool cut = factors_.advance_sums();
       if (cut || i - first() >= form_.key_window) {
-        finish_rows();
+        finish_rows<kTaken>();
         count_window();
         at.first = static_cast<std::int32_t>(i);
         factors_.open_window(i);
@@ -95,13 +96,14 @@ class Chunks {
     work_.row_scale[2 * i] = -beta * power_of_two<T>(key_exponent);
     work_.row_scale[2 * i + 1] = power_of_two<T>(query_exponent);
     kept_.key_scale[i] = power_of_two<T>(key_exponent);
-    factors_.write_rows(i, first() > 0, power_of_two<T>(-key_exponent),
-                        power_of_two<T>(-query_exponent));
+    factors_.template write_rows<kTaken>(i, first() > 0, power_of_two<T>(-key_exponent),
+                                         power_of_two<T>(-query_exponent));
     ++at.length;
     ++at.tokens;
   }
 
   // (6) and (7) of all rows that have none yet. They lie in one window.
+  template <Taken kTaken = Taken::both>
   void finish_rows() {
     const std::size_t begin = scored_, end = length();
     if (begin == end) return;
@@ -109,15 +111,20 @@ class Chunks {
     factors_.write_columns(begin, end, static_cast<T>(form_.shift));
     if (form_.midpoint) factors_.restore_after_midpoint(first(), end);
     std::memset(work_.scores + 2 * begin * Cp_, 0, 2 * (end - begin) * Cp_ * sizeof(T));
+    constexpr std::size_t kStep = kTaken == Taken::both ? 1 : 2;  // from a row to the next
     std::size_t row = 2 * begin;
     const auto tile = [&]<int R>() HWY_ATTR {
-      if (first() > 0) score_tile<R>(row, work_.cross_rows, 0, first(), false);
-      score_tile<R>(row, work_.window_rows, first(), (row + R) / 2, true);
-      row += R;
+      if (first() > 0) score_tile<R, kStep>(row, work_.cross_rows, 0, first(), false);
+      score_tile<R, kStep>(row, work_.window_rows, first(), (row + R * kStep) / 2, true);
+      row += R * kStep;
     };
-    while (2 * end - row >= kTileRows) tile.template operator()<kTileRows>();
-    if (kTileRows > 4 && 2 * end - row >= 4) tile.template operator()<4>();
-    if (2 * end - row >= 2) tile.template operator()<2>();
+    const auto left = [&] { return (2 * end - row) / kStep; };
+    while (left() >= kTileRows) tile.template operator()<kTileRows>();
+    if (kTileRows > 4 && left() >= 4) tile.template operator()<4>();
+    if (left() >= 2) tile.template operator()<2>();
+    if constexpr (kStep > 1) {
+      if (left() >= 1) tile.template operator()<1>();
+    }
     if constexpr (kTerms > 1) split_scores(begin, end);
     scored_ = end;
   }
@@ -163,20 +170,15 @@ class Chunks {
     }
   }
 
-  // (8) of the whole chunk in one panel, without queries: work.output's even rows hold V, and U
-  // afterwards.
-  void corrections(std::size_t panel) {
-    const std::size_t state_step = (shape_.K + kTerms - 1) / kTerms;
+  // v - v^ and Z of the whole chunk in one panel, where all rows were added with a beta of 1 and
+  // have theirs in work.beta since: rest holds V, and v - v^ = U - M Z of (32) afterwards.
+  void corrections(std::size_t panel, T* rest) {
+    static_assert(kTerms == 1);
+    panel_product<false, Dot>(length(), rest, kPanel, {work_.state_rows, 2 * Kp_, 1},
+                              kept_.S_operand + panel * shape_.K * kPanel, shape_.K);
     T* Z = kept_.Z + panel * shape_.chunk * kPanel;
-    panel_product<false, Dot>(length(), work_.output, 2 * kPanel,
-                              {work_.state_rows, 2 * Kp_ / kTerms, 1},
-                              kept_.S_operand + panel * state_step * kPanel, state_step);
     for (std::size_t i = 0; i < length(); i += kRowBlock) {
-      solve(Z, i, std::min(i + kRowBlock, length()));
-    }
-    if constexpr (kTerms > 1) {
-      const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
-      pack_rows(Z, 0, length(), kept_.Z_operand + panel * value_step * kPanel);
+      solve_for_rest(rest, Z, i, std::min(i + kRowBlock, length()));
     }
   }
 
@@ -187,7 +189,8 @@ class Chunks {
     if (length() == 0) return;
     factors_.write_ends(length());
     for (std::size_t p = 0; p < shape_.panels; ++p) {
-      add_chunk(p, kept_.S + p * shape_.K * kPanel);
+      T* S = kept_.S + p * shape_.K * kPanel;
+      add_chunk(p, S, S);
       refresh_state(p);
     }
     count_window();
@@ -199,18 +202,16 @@ class Chunks {
   void prepare_fold() {
     if (length() > 0) factors_.write_ends(length());
   }
-  void fold(std::size_t panel) {
-    std::copy_n(kept_.S + panel * shape_.K * kPanel, shape_.K * kPanel, work_.fold);
-    if (length() == 0) return;
-    add_chunk(panel, work_.fold);
-    round_state(work_.fold, shape_.K * kPanel);
-  }
+  void fold(std::size_t panel) { next_state(panel, work_.fold); }
 
   // One panel of what close() would make of S, into a memory of its own or S itself.
   void next_state(std::size_t panel, T* S) {
     const T* from = kept_.S + panel * shape_.K * kPanel;
-    if (S != from) std::copy_n(from, shape_.K * kPanel, S);
-    if (length() > 0) add_chunk(panel, S);
+    if (length() > 0) {
+      add_chunk(panel, S, from);
+    } else if (S != from) {
+      std::copy_n(from, shape_.K * kPanel, S);
+    }
     round_state(S, shape_.K * kPanel);
   }
 
@@ -229,13 +230,13 @@ class Chunks {
     counts_.one_token += length() - first() == 1;
   }
 
-  // S = exp(G_last) S + K_end^T Z, one panel.
-  HWY_INLINE void add_chunk(std::size_t panel, T* S) {
+  // S = exp(G_last) from + K_end^T Z, one panel.
+  HWY_INLINE void add_chunk(std::size_t panel, T* S, const T* from) {
     const std::size_t value_step = (shape_.chunk + kTerms - 1) / kTerms;
     const std::size_t terms = (length() + kTerms - 1) / kTerms;
     const Element* Z = kept_.Z_operand + panel * value_step * kPanel;
     panel_product<true, Dot>(shape_.K, S, kPanel, {work_.end_high, 1, Kp_}, Z, terms, work_.end_low,
-                             work_.decay);
+                             work_.decay, from);
   }
 
   HWY_INLINE void round_state(T* S, std::size_t count) {
@@ -288,18 +289,18 @@ class Chunks {
     }
   }
 
-  // Rows [row, row + R) of the scores against columns [low, high); own: the row's own window, of
+  // R rows of the scores, kStep apart, against columns [low, high); own: the row's own window, of
   // which a key sees what is before it and a query itself too.
-  template <int R>
+  template <int R, std::size_t kStep>
   HWY_INLINE void score_tile(std::size_t row, const Element* rows, std::size_t low,
                              std::size_t high, bool own) {
     const std::size_t lanes = hn::Lanes(Tag<T>());
     std::size_t c = low;
-    for (; c + lanes < high; c += 2 * lanes) score_block<R, 2>(row, rows, c, high, own);
-    if (c < high) score_block<R, 1>(row, rows, c, high, own);
+    for (; c + lanes < high; c += 2 * lanes) score_block<R, 2, kStep>(row, rows, c, high, own);
+    if (c < high) score_block<R, 1, kStep>(row, rows, c, high, own);
   }
 
-  template <int R, int NV>
+  template <int R, int NV, std::size_t kStep>
   HWY_INLINE void score_block(std::size_t row, const Element* rows, std::size_t column,
                               std::size_t high, bool own) {
     const Tag<T> d;
@@ -310,12 +311,12 @@ class Chunks {
       HWY_UNROLL(16)
       for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
     }
-    chain<R, NV, Dot>(acc, {rows + row * Kp_ / kTerms, Kp_ / kTerms, 1}, kept_.columns + column,
-                      Cp_, (shape_.K + kTerms - 1) / kTerms);
+    chain<R, NV, Dot>(acc, {rows + row * Kp_ / kTerms, kStep * Kp_ / kTerms, 1},
+                      kept_.columns + column, Cp_, (shape_.K + kTerms - 1) / kTerms);
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
-      const bool query = r & 1;  // tiles begin with a key
-      const std::size_t token = (row + r) / 2;
+      const std::size_t own_row = row + r * kStep, token = own_row / 2;
+      const bool query = own_row & 1;
       const std::size_t visible = own ? token + query : high;
       const auto limit = hn::Set(d, static_cast<T>(form_.corrects || query ? visible : 0));
       HWY_UNROLL(16)
@@ -323,8 +324,8 @@ class Chunks {
         const std::size_t j = column + v * lanes;
         const auto keep = hn::Lt(hn::Iota(d, static_cast<T>(j)), limit);
         const auto undone = hn::Mul(hn::Mul(acc[r][v], hn::LoadU(d, kept_.key_scale + j)),
-                                    hn::Set(d, work_.row_scale[row + r]));
-        hn::BlendedStore(undone, keep, d, work_.scores + (row + r) * Cp_ + j);
+                                    hn::Set(d, work_.row_scale[own_row]));
+        hn::BlendedStore(undone, keep, d, work_.scores + own_row * Cp_ + j);
       }
     }
   }
@@ -371,6 +372,26 @@ class Chunks {
             hn::Store(Dot::pairs(z[r][v], z[r + 1][v]), Tag<Element>(), row + v * lanes);
           }
         }
+      }
+    }
+  }
+
+  // (8) for tokens [begin, end) as z_i = beta_i (u_i - sum_j M[i,j] z_j), j ascending; rest: U,
+  // then the bracket.
+  HWY_INLINE void solve_for_rest(T* rest, T* Z, std::size_t begin, std::size_t end) {
+    const Tag<T> d;
+    panel_product<false, Dot>(end - begin, rest + begin * kPanel, kPanel,
+                              {work_.scores + 2 * begin * Cp_, 2 * Cp_, 1}, Z, begin);
+    for (std::size_t i = begin; i < end; ++i) {
+      const T* M = work_.scores + 2 * i * Cp_;
+      const auto beta = hn::Set(d, work_.beta[i]);
+      for (std::size_t c = 0; c < kPanel; c += hn::Lanes(d)) {
+        auto r = hn::Load(d, rest + i * kPanel + c);
+        for (std::size_t j = begin; j < i; ++j) {
+          r = hn::MulAdd(hn::Set(d, M[j]), hn::Load(d, Z + j * kPanel + c), r);
+        }
+        hn::Store(r, d, rest + i * kPanel + c);
+        hn::Store(hn::Mul(beta, r), d, Z + i * kPanel + c);
       }
     }
   }

@@ -62,6 +62,13 @@ class Tokens {
     return {read_beta(t), headroom_exponent(k_largest), headroom_exponent(q_largest)};
   }
 
+  // The same without the query.
+  TokenScalars<T> read_key(std::int64_t t, T* row, double* gate) const {
+    read_gate(where_.first + t, row, gate);
+    const T* raw = padded_row(args_.k, at(args_.k, t, h_), row);
+    return {read_beta(t), headroom_exponent(normalise_row(raw, Kp_, plan_.norm, T(1), row)), 0};
+  }
+
   // v of one panel, [kPanel], zero past V.
   void read_values(std::int64_t t, std::size_t panel, T* out) const {
     read_values(t, t + 1, panel, out, 0);
@@ -95,10 +102,27 @@ class Tokens {
   // A token's rows lie a whole token apart in memory, too far for the processor to guess.
   void prefetch(std::int64_t t) const {
     if (t >= where_.length) return;
-    prefetch_elements<0>(args_.k, at(args_.k, t, h_), plan_.K);
+    prefetch_rows(t);
+    prefetch_values(t);
+  }
+
+  // What read reads.
+  void prefetch_rows(std::int64_t t) const {
+    if (t >= where_.length) return;
     prefetch_elements<0>(args_.q, at(args_.q, t, h_), plan_.K);
-    prefetch_elements<0>(args_.v, at(args_.v, t, task_.hv), plan_.V);
+    prefetch_key(t);
+  }
+
+  // What read_key reads.
+  void prefetch_key(std::int64_t t) const {
+    if (t >= where_.length) return;
+    prefetch_elements<0>(args_.k, at(args_.k, t, h_), plan_.K);
     if (plan_.op == Op::kda) prefetch_elements<0>(args_.g, at(args_.g, t, task_.hv), plan_.K);
+  }
+
+  void prefetch_values(std::int64_t t) const {
+    if (t >= where_.length) return;
+    prefetch_elements<0>(args_.v, at(args_.v, t, task_.hv), plan_.V);
   }
 
   // A store waits longer than a load, and those behind it too.
