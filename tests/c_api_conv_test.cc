@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "c_api_call.h"
+#include "c_api_layers.h"
 #include "c_api_outputs.h"
 #include "conv_run.h"
-#include "kda/conv.h"
 #include "kda/kda.hpp"
 
 namespace kda::test {
@@ -18,53 +17,6 @@ ConvCase packed() {
   ConvCase c;
   c.lens = {{4, 0, 5}};
   c.past = 2;
-  return c;
-}
-
-kda_conv_args c_args(const ConvArgs& a) {
-  kda_conv_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.weight = c_tensor(a.weight);
-  c.bias = c_tensor(a.bias);
-  c.initial_state = c_tensor(a.initial_state);
-  c.cu_seqlens = c_tensor(a.cu_seqlens);
-  c.y = c_tensor(a.y);
-  c.final_state = c_tensor(a.final_state);
-  c.slots = c_tensor(a.slots);
-  c.has_initial_state = c_tensor(a.has_initial_state);
-  c.activation = static_cast<std::int32_t>(a.activation);
-  return c;
-}
-
-kda_conv_backward_args c_args(const ConvBackwardArgs& a) {
-  kda_conv_backward_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.weight = c_tensor(a.weight);
-  c.bias = c_tensor(a.bias);
-  c.initial_state = c_tensor(a.initial_state);
-  c.cu_seqlens = c_tensor(a.cu_seqlens);
-  c.d_y = c_tensor(a.d_y);
-  c.d_final_state = c_tensor(a.d_final_state);
-  c.dx = c_tensor(a.dx);
-  c.dweight = c_tensor(a.dweight);
-  c.dbias = c_tensor(a.dbias);
-  c.d_initial_state = c_tensor(a.d_initial_state);
-  c.activation = static_cast<std::int32_t>(a.activation);
-  return c;
-}
-
-kda_conv_commit_args c_args(const ConvCommitArgs& a) {
-  kda_conv_commit_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.counts = c_tensor(a.counts);
-  c.initial_state = c_tensor(a.initial_state);
-  c.cu_seqlens = c_tensor(a.cu_seqlens);
-  c.final_state = c_tensor(a.final_state);
-  c.slots = c_tensor(a.slots);
-  c.has_initial_state = c_tensor(a.has_initial_state);
   return c;
 }
 
@@ -157,7 +109,8 @@ TEST(CApiConv, Refusals) {
   kda_context cuda;
   KDA_INIT(cuda);
   cuda.backend = KDA_CUDA;
-  expect_c_error(kda_causal_conv1d(&good, &cuda, nullptr, e), e, "context.backend", {"conv1d"});
+  expect_c_error(kda_causal_conv1d_backward(&backward, &cuda, nullptr, e), e, "context.backend",
+                 {"conv1d"});
   expect_c_error(kda_causal_conv1d(nullptr, nullptr, nullptr, e), e, "args", {"null"});
   expect_c_error(kda_causal_conv1d_backward(nullptr, nullptr, nullptr, e), e, "args", {"null"});
   expect_c_error(kda_causal_conv1d_commit(nullptr, nullptr, nullptr, e), e, "args", {"null"});

@@ -5,57 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "c_api_call.h"
+#include "c_api_layers.h"
 #include "c_api_outputs.h"
-#include "kda/norm.h"
 #include "norm_run.h"
 
 namespace kda::test {
 namespace {
-
-kda_l2_norm_args c_args(const L2NormArgs& a) {
-  kda_l2_norm_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.y = c_tensor(a.y);
-  c.norm = static_cast<std::int32_t>(a.norm);
-  return c;
-}
-
-kda_l2_norm_backward_args c_args(const L2NormBackwardArgs& a) {
-  kda_l2_norm_backward_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.d_y = c_tensor(a.d_y);
-  c.dx = c_tensor(a.dx);
-  c.norm = static_cast<std::int32_t>(a.norm);
-  return c;
-}
-
-kda_gated_norm_args c_args(const GatedNormArgs& a) {
-  kda_gated_norm_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.weight = c_tensor(a.weight);
-  c.gate = c_tensor(a.gate);
-  c.y = c_tensor(a.y);
-  c.eps = a.eps;
-  return c;
-}
-
-kda_gated_norm_backward_args c_args(const GatedNormBackwardArgs& a) {
-  kda_gated_norm_backward_args c;
-  KDA_INIT(c);
-  c.x = c_tensor(a.x);
-  c.weight = c_tensor(a.weight);
-  c.gate = c_tensor(a.gate);
-  c.d_y = c_tensor(a.d_y);
-  c.dx = c_tensor(a.dx);
-  c.dweight = c_tensor(a.dweight);
-  c.dgate = c_tensor(a.dgate);
-  c.eps = a.eps;
-  return c;
-}
 
 // A call in C that must run.
 template <class Given, class WhyNot, class Call>
@@ -136,8 +91,12 @@ TEST(CApiNorm, Refusals) {
   kda_context cuda;
   KDA_INIT(cuda);
   cuda.backend = KDA_CUDA;
-  expect_c_error(kda_l2_norm(&l2, &cuda, nullptr, e), e, "context.backend", {"l2_norm"});
-  expect_c_error(kda_gated_norm_why_not(&gated, &cuda, e), e, "context.backend", {"gated_norm"});
+  const auto l2_backward = c_args(b.l2_backward(Norm::rsqrt));
+  const auto gated_backward = c_args(b.gated_backward());
+  expect_c_error(kda_l2_norm_backward(&l2_backward, &cuda, nullptr, e), e, "context.backend",
+                 {"l2_norm"});
+  expect_c_error(kda_gated_norm_backward_why_not(&gated_backward, &cuda, e), e, "context.backend",
+                 {"gated_norm"});
   expect_c_error(kda_l2_norm(nullptr, nullptr, nullptr, e), e, "args", {"null"});
   expect_c_error(kda_l2_norm_backward(nullptr, nullptr, nullptr, e), e, "args", {"null"});
   expect_c_error(kda_gated_norm(nullptr, nullptr, nullptr, e), e, "args", {"null"});

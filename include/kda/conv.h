@@ -65,18 +65,20 @@ typedef struct kda_conv_commit_args {
   kda_tensor has_initial_state;  // [N], as in kda_conv_args
 } kda_conv_commit_args;
 
-// y, and final_state if asked for. CPU only, as are the calls below. Of *ran backend, isa,
-// precision and threads are set. Refused: what kda_causal_conv1d_why_not tells.
+// y, and final_state if asked for. Of *ran backend, isa, precision and threads are set. On CUDA
+// (f32, bf16, f16) it is one launch on the context's stream. Refused: what
+// kda_causal_conv1d_why_not tells.
 KDA_API int kda_causal_conv1d(const kda_conv_args* args, const kda_context* context, kda_ran* ran,
                               kda_error* error) KDA_NOEXCEPT;
 
-// The gradients that are there. Refused: what kda_causal_conv1d_backward_why_not tells.
+// The gradients that are there. CPU only. Refused: what kda_causal_conv1d_backward_why_not tells.
 KDA_API int kda_causal_conv1d_backward(const kda_conv_backward_args* args,
                                        const kda_context* context, kda_ran* ran,
                                        kda_error* error) KDA_NOEXCEPT;
 
 // After a call that verified drafts and wrote no final_state: commits the accepted ones. It gives
-// the state at any token of a prompt too. Refused: what kda_causal_conv1d_commit_why_not tells.
+// the state at any token of a prompt too. On CUDA counts lie in device memory and are cut to 0 and
+// the tokens of the sequence. Refused: what kda_causal_conv1d_commit_why_not tells.
 KDA_API int kda_causal_conv1d_commit(const kda_conv_commit_args* args, const kda_context* context,
                                      kda_ran* ran, kda_error* error) KDA_NOEXCEPT;
 

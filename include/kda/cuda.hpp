@@ -6,7 +6,9 @@
 #include <string>
 
 #include "kda/args.hpp"
+#include "kda/conv.hpp"
 #include "kda/kda.hpp"
+#include "kda/norm.hpp"
 
 namespace kda {
 
@@ -57,7 +59,7 @@ struct CudaContext {
 // Bits of *CudaContext::status, each also what kernels do about it.
 inline constexpr std::uint32_t kStatusBadSequences = 1;  // cu_seqlens: start, order or end
 inline constexpr std::uint32_t kStatusBadSlots = 2;      // slots: beyond the states'
-inline constexpr std::uint32_t kStatusBadCounts = 4;     // commit: counts; draft: too many tokens
+inline constexpr std::uint32_t kStatusBadCounts = 4;     // commits: counts; draft: too many tokens
 
 // The call of kda.hpp, put on the context's stream: it returns before the work is done, allocates
 // nothing, does not wait, and can be captured in a graph. args.workspace is needed: device memory
@@ -80,5 +82,20 @@ Ran recurrent(const ForwardArgs& args, const CudaContext& context);
 
 // Depends on the shapes, the options and the device, not on contents.
 std::size_t workspace_bytes(const ForwardArgs& args, const CudaContext& context);
+
+// The calls of kda/conv.hpp and kda/norm.hpp, in one launch each, for f32, bf16 and f16, on devices
+// of compute capability 8.0 or higher; without workspace. Of the context they use device, stream,
+// status and the host's copies; counts lie in device memory too and are cut to 0 and the tokens of
+// the sequence. Sums are those of the CPUs with fused multiply-add to the bit, sigmoids are not;
+// the promises of kda/conv.hpp about cuts hold.
+Ran causal_conv1d(const ConvArgs& args, const CudaContext& context);
+Ran causal_conv1d_commit(const ConvCommitArgs& args, const CudaContext& context);
+Ran l2_norm(const L2NormArgs& args, const CudaContext& context);
+Ran gated_norm(const GatedNormArgs& args, const CudaContext& context);
+
+std::string why_not(const ConvArgs& args, const CudaContext& context);
+std::string why_not(const ConvCommitArgs& args, const CudaContext& context);
+std::string why_not(const L2NormArgs& args, const CudaContext& context);
+std::string why_not(const GatedNormArgs& args, const CudaContext& context);
 
 }  // namespace kda

@@ -55,8 +55,9 @@ typedef struct kda_gated_norm_backward_args {
   double eps;          // forward's; 0: 1e-5
 } kda_gated_norm_backward_args;
 
-// All four run on CPUs only and set backend, isa, precision and threads of *ran. Refused: what the
-// call of that name with _why_not tells.
+// All four set backend, isa, precision and threads of *ran. Those without _backward run on CUDA too
+// (f32, bf16, f16), in one launch on the context's stream. Refused: what the call of that name with
+// _why_not tells.
 KDA_API int kda_l2_norm(const kda_l2_norm_args* args, const kda_context* context, kda_ran* ran,
                         kda_error* error) KDA_NOEXCEPT;
 KDA_API int kda_l2_norm_backward(const kda_l2_norm_backward_args* args, const kda_context* context,

@@ -58,19 +58,17 @@ kda::ConvCommitArgs to_args(const kda_conv_commit_args& given) {
   return a;
 }
 
-template <class Given>
-std::string why(const Given& args, const CpuContext& context) {
+constexpr auto kWhyNot = [](const auto& args, const auto& context) {
   return kda::why_not(to_args(args), context);
-}
+};
 
 }  // namespace
 
 int kda_causal_conv1d(const kda_conv_args* args, const kda_context* context, kda_ran* ran,
                       kda_error* error) noexcept {
-  return cpu_call("causal_conv1d", args, context, ran, error,
-                  [](const kda_conv_args& given, const CpuContext& cpu) {
-                    return kda::causal_conv1d(to_args(given), cpu);
-                  });
+  return any_call(args, context, ran, error, [](const kda_conv_args& given, const auto& backend) {
+    return kda::causal_conv1d(to_args(given), backend);
+  });
 }
 
 int kda_causal_conv1d_backward(const kda_conv_backward_args* args, const kda_context* context,
@@ -83,25 +81,25 @@ int kda_causal_conv1d_backward(const kda_conv_backward_args* args, const kda_con
 
 int kda_causal_conv1d_commit(const kda_conv_commit_args* args, const kda_context* context,
                              kda_ran* ran, kda_error* error) noexcept {
-  return cpu_call("causal_conv1d_commit", args, context, ran, error,
-                  [](const kda_conv_commit_args& given, const CpuContext& cpu) {
-                    return kda::causal_conv1d_commit(to_args(given), cpu);
+  return any_call(args, context, ran, error,
+                  [](const kda_conv_commit_args& given, const auto& backend) {
+                    return kda::causal_conv1d_commit(to_args(given), backend);
                   });
 }
 
 int kda_causal_conv1d_why_not(const kda_conv_args* args, const kda_context* context,
                               kda_error* error) noexcept {
-  return cpu_why_not("causal_conv1d", args, context, error, why<kda_conv_args>);
+  return any_why_not(args, context, error, kWhyNot);
 }
 
 int kda_causal_conv1d_backward_why_not(const kda_conv_backward_args* args,
                                        const kda_context* context, kda_error* error) noexcept {
-  return cpu_why_not("causal_conv1d_backward", args, context, error, why<kda_conv_backward_args>);
+  return cpu_why_not("causal_conv1d_backward", args, context, error, kWhyNot);
 }
 
 int kda_causal_conv1d_commit_why_not(const kda_conv_commit_args* args, const kda_context* context,
                                      kda_error* error) noexcept {
-  return cpu_why_not("causal_conv1d_commit", args, context, error, why<kda_conv_commit_args>);
+  return any_why_not(args, context, error, kWhyNot);
 }
 
 const char* kda_activation_name(int32_t activation) noexcept {

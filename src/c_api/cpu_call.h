@@ -1,4 +1,4 @@
-// Calls that run on CPUs only: a struct of arguments goes in, a kda_ran comes out.
+// Calls around the recurrence: a struct of arguments goes in, a kda_ran comes out.
 #pragma once
 
 #include <string>
@@ -8,7 +8,31 @@
 
 namespace kda::c_api {
 
-// run(args, context) is the C++ call on the arguments in this version's form.
+// run(args, context) is the C++ call on the arguments in this version's form, for a CpuContext and
+// a CudaContext.
+template <class Given, class Run>
+int any_call(const Given* args, const kda_context* context, kda_ran* ran, kda_error* error,
+             const Run& run) noexcept {
+  return guarded(error, [&] {
+    const Output result("ran", ran);
+    const Given given = read("args", args);
+    on_backend(context, [&](const auto& backend) { result.write(from_ran(run(given, backend))); });
+  });
+}
+
+// why(args, context) is the C++ why_not.
+template <class Given, class Why>
+int any_why_not(const Given* args, const kda_context* context, kda_error* error,
+                const Why& why) noexcept {
+  return guarded_reason(error, [&] {
+    std::string reason;
+    const Given given = read("args", args);
+    on_backend(context, [&](const auto& backend) { reason = why(given, backend); });
+    return reason;
+  });
+}
+
+// The same of calls that run on CPUs only.
 template <class Given, class Run>
 int cpu_call(const char* name, const Given* args, const kda_context* context, kda_ran* ran,
              kda_error* error, const Run& run) noexcept {
@@ -18,7 +42,6 @@ int cpu_call(const char* name, const Given* args, const kda_context* context, kd
   });
 }
 
-// why(args, context) is the C++ why_not.
 template <class Given, class Why>
 int cpu_why_not(const char* name, const Given* args, const kda_context* context, kda_error* error,
                 const Why& why) noexcept {

@@ -55,18 +55,17 @@ kda::GatedNormBackwardArgs to_args(const kda_gated_norm_backward_args& given) {
   return a;
 }
 
-template <class Given>
-std::string why(const Given& args, const CpuContext& context) {
+constexpr auto kWhyNot = [](const auto& args, const auto& context) {
   return kda::why_not(to_args(args), context);
-}
+};
 
 }  // namespace
 
 int kda_l2_norm(const kda_l2_norm_args* args, const kda_context* context, kda_ran* ran,
                 kda_error* error) noexcept {
-  return cpu_call("l2_norm", args, context, ran, error,
-                  [](const kda_l2_norm_args& given, const CpuContext& cpu) {
-                    return kda::l2_norm(to_args(given), cpu);
+  return any_call(args, context, ran, error,
+                  [](const kda_l2_norm_args& given, const auto& backend) {
+                    return kda::l2_norm(to_args(given), backend);
                   });
 }
 
@@ -80,9 +79,9 @@ int kda_l2_norm_backward(const kda_l2_norm_backward_args* args, const kda_contex
 
 int kda_gated_norm(const kda_gated_norm_args* args, const kda_context* context, kda_ran* ran,
                    kda_error* error) noexcept {
-  return cpu_call("gated_norm", args, context, ran, error,
-                  [](const kda_gated_norm_args& given, const CpuContext& cpu) {
-                    return kda::gated_norm(to_args(given), cpu);
+  return any_call(args, context, ran, error,
+                  [](const kda_gated_norm_args& given, const auto& backend) {
+                    return kda::gated_norm(to_args(given), backend);
                   });
 }
 
@@ -96,21 +95,20 @@ int kda_gated_norm_backward(const kda_gated_norm_backward_args* args, const kda_
 
 int kda_l2_norm_why_not(const kda_l2_norm_args* args, const kda_context* context,
                         kda_error* error) noexcept {
-  return cpu_why_not("l2_norm", args, context, error, why<kda_l2_norm_args>);
+  return any_why_not(args, context, error, kWhyNot);
 }
 
 int kda_l2_norm_backward_why_not(const kda_l2_norm_backward_args* args, const kda_context* context,
                                  kda_error* error) noexcept {
-  return cpu_why_not("l2_norm_backward", args, context, error, why<kda_l2_norm_backward_args>);
+  return cpu_why_not("l2_norm_backward", args, context, error, kWhyNot);
 }
 
 int kda_gated_norm_why_not(const kda_gated_norm_args* args, const kda_context* context,
                            kda_error* error) noexcept {
-  return cpu_why_not("gated_norm", args, context, error, why<kda_gated_norm_args>);
+  return any_why_not(args, context, error, kWhyNot);
 }
 
 int kda_gated_norm_backward_why_not(const kda_gated_norm_backward_args* args,
                                     const kda_context* context, kda_error* error) noexcept {
-  return cpu_why_not("gated_norm_backward", args, context, error,
-                     why<kda_gated_norm_backward_args>);
+  return cpu_why_not("gated_norm_backward", args, context, error, kWhyNot);
 }

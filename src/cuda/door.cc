@@ -41,26 +41,15 @@ bool is_hopper(int device) {
          attribute(device, cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-namespace {
-
-// A vector of indices for the host to look at: the caller's copy, or `filler` in every place.
-class HostIndices {
- public:
-  HostIndices(ConstTensor& view, const void* copy, std::int64_t filler) {
-    if (!view || view.rank != 1 || view.shape[0] <= 0) return;
-    if (copy) {
-      view.data = copy;
-      return;
-    }
-    memory_.assign(static_cast<std::size_t>(view.shape[0]), filler);
-    view.data = memory_.data();
+HostIndices::HostIndices(ConstTensor& view, const void* copy, std::int64_t filler) {
+  if (!view || view.rank != 1 || view.shape[0] <= 0) return;
+  if (copy) {
+    view.data = copy;
+    return;
   }
-
- private:
-  std::vector<std::int64_t> memory_;
-};
-
-}  // namespace
+  memory_.assign(static_cast<std::size_t>(view.shape[0]), filler);
+  view.data = memory_.data();
+}
 
 Plan plan_of(const ForwardArgs& args, const CudaContext& context,
              std::optional<std::int64_t> slots) {

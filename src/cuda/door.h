@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checks.h"
 #include "cuda/params.h"
@@ -25,6 +26,15 @@ void check_device(int device);
 
 // Whether it runs the kernels of sm90/.
 bool is_hopper(int device);
+
+// A vector of indices for the host to look at: the caller's copy, or `filler` in every place.
+class HostIndices {
+ public:
+  HostIndices(ConstTensor& view, const void* copy, std::int64_t filler);
+
+ private:
+  std::vector<std::int64_t> memory_;
+};
 
 // make_plan reads cu_seqlens and slots: it gets the host's copies, or stand-ins that say nothing.
 // slots: that streaming states have.
