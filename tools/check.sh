@@ -63,11 +63,9 @@ python_rules() {
     build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests
 }
 
-# FLA's own layer and model on libkda; with its packages, which are too large for make test.
+# FLA's own layer and model on libkda: here they may not skip.
 fla_layer() {
-  local python=build/venv-torch/bin/python3
-  "$python" -m pip install -q 'fla-core==0.6.0' 'flash-linear-attention==0.6.0' 'triton<4' \
-    'transformers<6' && LIBKDA_TORCH=$PWD/build/libkda_torch.so "$python" -m pytest -q -rs \
+  LIBKDA_TORCH=$PWD/build/libkda_torch.so build/venv-torch/bin/python3 -m pytest -q -rs \
     -p no:cacheprovider python/tests/test_fla_layer.py | tee build/fla.log && ! grep -q skipped build/fla.log
 }
 

@@ -183,7 +183,8 @@ def _refuse(name: str, why: str) -> None:
 def _refuse_vmap(name: str) -> None:
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         raise RuntimeError(
-            f"kda::{name}: vmap is not supported; accepted: the batch dimension B of the inputs"
+            f"kda::{name}: vmap is not supported; accepted: the batch dimension B of the inputs, "
+            "with the mapped dimension folded into it (x.flatten(0, 1), and unflatten behind)"
         )
 
     torch.library.register_vmap(f"kda::{name}", vmap)
@@ -211,6 +212,9 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "states_load": lambda *args: None,
 }
 
+# What gives numbers or bytes of a slot, and has no shapes to tell.
+_ON_ONE_SLOT = ("states_plain", "states_tokens", "states_draft_tokens", "states_save")
+
 _TWICE = (
     "gradients of gradients are not supported; accepted: one backward pass (no create_graph=True)"
 )
@@ -219,6 +223,7 @@ _TWICE = (
 def _register() -> None:
     for name, fake in _FAKES.items():
         torch.library.register_fake(f"kda::{name}", fake)
+    for name in (*_FAKES, *_ON_ONE_SLOT):
         _refuse_vmap(name)
     ops = torch.ops.kda
     for name in ("forward", "forward_ran", "recurrent", "recurrent_ran"):

@@ -212,7 +212,8 @@ def _use_our_names(state_dict: dict[str, Any], prefix: str, config: KDAConfig) -
     for name, count in counts.items():
         stored = state_dict.get(prefix + name)
         if stored is not None and stored.numel() >= count:
-            state_dict[prefix + name] = stored.flatten()[:count]
+            part = stored.flatten()[:count]
+            state_dict[prefix + name] = part.float() if part.element_size() < 4 else part
 
 
 class _EagerLayer(_KDALayer):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import libkda
 from libkda.compat import fla
-from naive import Case, attention, error
+from naive import Case, attention, error, gates
 
 # The parameters of FLA 0.6 that may be given by position, in its order.
 CHUNK = [
@@ -170,3 +170,38 @@ def test_old_and_unknown_names() -> None:
         fla.chunk_kda(**tensors, head_first=True)  # type: ignore[call-arg]
     with pytest.raises(RuntimeError, match=r"\AA_log: absent; accepted: "):
         fla.fused_recurrent_kda(**tensors, use_gate_in_kernel=True)
+
+
+@pytest.mark.parametrize("function", [fla.naive_recurrent_kda, fla.naive_chunk_kda])
+def test_naive_forms(function: Any) -> None:
+    case = Case(dtype=torch.bfloat16, T=70, has_state=True)
+    tensors = case.make()
+    true_o, true_state = true(tensors, scale=0.2)
+    names = list(inspect.signature(function).parameters)
+    assert names[:8] == [*CHUNK[:8]]
+    o, state = function(*(tensors[n] for n in CHUNK[:5]), 0.2, tensors["initial_state"], True)
+    assert o.dtype == torch.bfloat16 and state.dtype == torch.float32
+    assert error(o, true_o) <= 2**-8  # rounded once
+    assert error(state, true_state) <= 2e-6
+    assert function(*(tensors[n] for n in CHUNK[:5]))[1] is None
+
+
+def test_gates() -> None:
+    tensors = Case(options={"gate": "softplus"}, dtype=torch.float32).make()
+    g, A_log, dt_bias = tensors["g"], tensors["A_log"], tensors["dt_bias"]
+    assert torch.equal(
+        fla.fused_kda_gate(g, A_log.view(1, 1, -1, 1), dt_bias.flatten()),
+        fla.naive_kda_gate(g, A_log, dt_bias),
+    )
+    wanted = {
+        "softplus": fla.naive_kda_gate(g.bfloat16(), A_log, dt_bias),
+        "bounded": fla.naive_kda_lowerbound_gate(g.bfloat16(), A_log, dt_bias),
+    }
+    for gate, ours in wanted.items():
+        exact: Any = [x.double() for x in (g.bfloat16(), A_log, dt_bias)]
+        assert error(ours, gates(exact[0], exact[1], exact[2], gate, -5.0)) <= 1e-6
+        assert ours.dtype == torch.float32
+    short = fla.naive_kda_lowerbound_gate(g, None, None, -3.0, torch.bfloat16)
+    assert torch.equal(short, (-3 * g.sigmoid()).bfloat16())
+    with pytest.raises(RuntimeError, match=r"A_log: absent; accepted: "):
+        fla.fused_kda_gate(g)

@@ -29,6 +29,7 @@ def test_parameters_have_their_order() -> None:
         *("q", "k", "v", "g", "beta", "scale", "out", "A_log", "dt_bias", "lower_bound")
     ]
     assert names[10:] == ["initial_state", "final_state", "cu_seqlens"]
+    assert list(inspect.signature(flash_kda.fwd_cp).parameters) == [*names, "auto_cp"]
     assert flash_kda.get_workspace_size(8192, 64, 1) % 128 == 0
 
 
@@ -48,6 +49,16 @@ def test_outputs_and_states(dtype: torch.dtype) -> None:
     )
     assert error(out, true_o) <= 5e-3
     assert error(state.mT, true_state) <= 5e-3
+
+
+@pytest.mark.parametrize("auto_cp", [False, True])
+def test_fwd_cp_is_fwd(auto_cp: bool) -> None:
+    tensors, out = inputs()
+    expected, states = torch.empty_like(out), torch.randn(2, 2, 4, 24, 16)
+    arguments: Any = {**tensors, "scale": 0.2, "lower_bound": -5.0}
+    flash_kda.fwd(**arguments, out=expected, final_state=states[0])
+    flash_kda.fwd_cp(**arguments, out=out, final_state=states[1], auto_cp=auto_cp)
+    assert torch.equal(out, expected) and torch.equal(states[0], states[1])
 
 
 def test_packed_sequences() -> None:

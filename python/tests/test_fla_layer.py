@@ -10,6 +10,7 @@ import torch
 
 from libkda.compat import fla
 from libkda.layer import KDAConfig, build_kda
+from libkda.model import HybridConfig, HybridModel
 from naive import error
 
 try:
@@ -78,3 +79,36 @@ def test_a_model_generates_what_it_says_in_parallel() -> None:
             steps.append(out.logits)
             cache = out.past_key_values
     assert error(torch.cat(steps, 1), whole.double()) <= 1e-5
+
+
+def test_our_model_takes_the_parameters_of_theirs() -> None:
+    torch.manual_seed(0)
+    config = models.KDAConfig(
+        hidden_size=32,
+        head_dim=16,
+        num_heads=2,
+        num_hidden_layers=2,
+        vocab_size=40,
+        fuse_norm=False,
+        fuse_swiglu=False,
+        fuse_cross_entropy=False,
+    )
+    theirs = models.KDAForCausalLM(config).eval()
+    ours = HybridModel(
+        HybridConfig(
+            vocab_size=40,
+            hidden_size=32,
+            num_heads=2,
+            head_dim=16,
+            kda_layers=2,
+            global_layers=False,
+            mlp_size=theirs.model.layers[0].mlp.gate_proj.out_features,
+            gate_lower_bound=None,
+            eps=config.norm_eps,
+            output_gate_bias=True,
+        )
+    )
+    ours.load_state_dict(theirs.state_dict())
+    tokens = torch.randint(40, (2, 50))
+    with torch.no_grad():
+        assert error(ours(tokens), theirs(tokens).logits.double()) <= 1e-5

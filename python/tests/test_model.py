@@ -26,7 +26,7 @@ def some_tokens(T: int = 45, B: int = 2) -> torch.Tensor:
 
 
 def test_layers() -> None:
-    kinds = [type(layer.self_attn) for layer in model().layers]
+    kinds = [type(layer.self_attn) for layer in model().model.layers]
     assert kinds == ([FusedKDAChunkwise] * 3 + [GlobalAttention]) * 2
 
 

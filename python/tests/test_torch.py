@@ -166,8 +166,14 @@ def test_a_second_derivative_is_refused() -> None:
 def test_vmap_is_refused() -> None:
     tensors = SMALL.make()
     q = torch.stack([tensors.pop("q")] * 2)
-    with pytest.raises(RuntimeError, match="vmap is not supported; accepted: the batch dimension"):
+    with pytest.raises(RuntimeError, match=r"vmap is not supported; accepted: .+flatten"):
         torch.vmap(lambda one: call(SMALL, {"q": one, **tensors})[0])(q)
+    state = libkda.StreamingState(2, 2, 8, 6, precision="fp32", **BOUNDED)
+    tensors.pop("initial_state")
+    with pytest.raises(RuntimeError, match=r"kda::decode: vmap is not supported; accepted: "):
+        torch.vmap(lambda one: libkda.decode(state, one, **tensors))(q)
+    with pytest.raises(RuntimeError, match=r"states_plain: vmap is not supported; accepted: "):
+        torch.vmap(state.plain)(torch.tensor([[0], [1]]))
 
 
 def test_expanded_gradients_are_taken() -> None:

@@ -6,7 +6,9 @@ says so, and an unknown keyword is a TypeError: nothing that is asked for is lef
 
 from __future__ import annotations
 
+from typing import NoReturn
 
-def refuse(argument: str, was: object, accepted: str) -> None:
+
+def refuse(argument: str, was: object, accepted: str) -> NoReturn:
     """An error that reads like those of libkda."""
     raise RuntimeError(f"{argument}: {was}; accepted: {accepted}")

@@ -171,7 +171,6 @@ def recurrent_kda(
         return o.to(q.dtype), state
     if initial_state is None:
         refuse("initial_state", "absent", "a pool [slots, H, V, K] with state_indices")
-        raise AssertionError  # not reached
     if output_final_state:
         refuse("output_final_state", True, "False with state_indices: the pool has the states")
     o = _advance(

@@ -1,13 +1,14 @@
-"""chunk_kda and fused_recurrent_kda as flash-linear-attention 0.6 has them.
+"""chunk_kda, fused_recurrent_kda and their naive forms as flash-linear-attention 0.6 has them.
 
     from libkda.compat.fla import chunk_kda, fused_recurrent_kda
 
-replaces `from fla.ops.kda import ...`. Shapes: q, k [B, T, H, K]; v [B, T, HV, V];
+replaces `from fla.ops.kda import ...`, and for naive_chunk_kda, naive_recurrent_kda
+`fla.ops.kda.naive`, for the gates `fla.ops.kda.gate`. Shapes: q, k [B, T, H, K]; v [B, T, HV, V];
 g [B, T, HV, K]; beta [B, T, HV]; A_log HV numbers and dt_bias HV * K numbers in any shape; states
 [N, HV, K, V] (with state_v_first [N, HV, V, K]), float32. What differs: everything is causal to the
 bit (docs/math.md); chunks have 32 tokens unless chunk_size says 64; fused_recurrent_kda has
 gradients; hints about speed and memory (safe_gate, disable_recompute, cu_seqlens_cpu) change
-nothing.
+nothing; naive_chunk_kda takes any T.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import importlib
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -159,6 +161,97 @@ def fused_recurrent_kda(
         cu_seqlens=cu_seqlens,
         **_gate(q, v, use_gate_in_kernel, A_log, dt_bias, lower_bound),
     )
+
+
+def naive_recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """FLA's float32 reference on libkda.recurrent_kda: (o like v, final state [B, HV, K, V])."""
+    return _ops.recurrent_kda(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale=scale,
+        initial_state=None if initial_state is None else initial_state.float(),
+        output_final_state=output_final_state,
+        precision="fp32",
+    )
+
+
+def naive_chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor | None]:
+    """The same in chunks, on libkda.chunk_kda."""
+    return _ops.chunk_kda(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale=scale,
+        initial_state=None if initial_state is None else initial_state.float(),
+        output_final_state=output_final_state,
+        precision="fp32",
+        chunk=chunk_size,
+    )
+
+
+def fused_kda_gate(
+    g: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float | None = None,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Log decays of raw gates [..., HV, K], by torch: softplus ones, or bounded by lower_bound.
+
+    libkda.chunk_kda(gate="softplus") and (gate="bounded") fuse it.
+    """
+    x = g.float() if dt_bias is None else g.float() + dt_bias.view(g.shape[-2:])
+    A = None if A_log is None else A_log.view(-1, 1).float().exp()
+    if lower_bound is not None:
+        return (lower_bound * torch.sigmoid(x if A is None else A * x)).to(output_dtype)
+    if A is None:
+        refuse("A_log", "absent", "[HV], or a lower_bound")
+    return (-A * F.softplus(x)).to(output_dtype)
+
+
+def naive_kda_gate(
+    g: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor | None = None,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """fused_kda_gate without a bound."""
+    return fused_kda_gate(g, A_log, dt_bias, None, output_dtype)
+
+
+def naive_kda_lowerbound_gate(
+    g: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float = -5.0,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """fused_kda_gate with a bound."""
+    return fused_kda_gate(g, A_log, dt_bias, lower_bound, output_dtype)
 
 
 def patch() -> None:
