@@ -2,7 +2,7 @@
 // row a case, with the floor of its memory traffic (1,282 B a token and head at the copy bandwidth
 // measured in the same run).
 //
-//   cuda_forward [case name part ...]
+//   cuda_forward [--portable] [case name part ...]
 
 #include <cuda_runtime_api.h>
 
@@ -82,12 +82,15 @@ int main(int argc, char** argv) {
   const double bandwidth = copy_bandwidth(stream);
   std::printf("copy %.2f TB/s\n%-14s %9s %9s %7s %9s %9s %9s\n", bandwidth, "case", "ms", "floor",
               "x floor", "goal", "best peer", "MB work");
+  const bool portable = argc > 1 && std::strcmp(argv[1], "--portable") == 0;
+  const int first = portable ? 2 : 1;
   for (const Case& c : kCases) {
-    bool wanted = argc == 1;
-    for (int i = 1; i < argc; ++i) wanted |= std::strstr(c.name, argv[i]) != nullptr;
+    bool wanted = argc == first;
+    for (int i = first; i < argc; ++i) wanted |= std::strstr(c.name, argv[i]) != nullptr;
     if (!wanted) continue;
     CudaContext context;
     context.stream = stream;
+    if (portable) context.path = CudaPath::portable;
     DeviceArena arena;
     std::vector<ForwardArgs> sets;
     const std::int64_t bytes = c.B * c.T * c.H * 1282;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,20 @@ namespace {
 
 constexpr std::int64_t kTokens = 70;
 
-std::vector<Form> forms() {
+// A form, and what decides which kernel takes it.
+struct Call {
+  std::string name;
+  Options options;
+  Gates gates;
+  CudaPath path = CudaPath::automatic;
+  std::int64_t K = 128, V = 128;
+  DType dtype = DType::bf16;
+};
+
+std::ostream& operator<<(std::ostream& out, const Call& c) { return out << c.name; }
+
+// Those of heads of 128 in bf16, on either path, and those that the portable kernel alone takes.
+std::vector<Call> calls() {
   const Options bounded = kBoundedForm;
   Options first_row = bounded, pairwise = bounded, window16 = bounded, wide = bounded;
   first_row.reference = Reference::first_row;
@@ -25,25 +39,52 @@ std::vector<Form> forms() {
   wide.lower_bound = -16;
   const Options log{.norm = Norm::rsqrt}, plain{};
   const Options softplus{.gate = Gate::softplus, .norm = Norm::normalize, .sigmoid_beta = true};
-  return {{"bounded", bounded, Gates::strong},   {"first_row", first_row, Gates::strong},
-          {"pairwise", pairwise, Gates::strong}, {"window16", window16, Gates::strong},
-          {"wide_bound", wide, Gates::strong},   {"log_spikes", log, Gates::spikes},
-          {"log_burst", log, Gates::burst},      {"no_norm", plain, Gates::strong},
-          {"softplus", softplus, Gates::strong}};
+  std::vector<Call> all = {
+      {"bounded", bounded, Gates::strong},   {"first_row", first_row, Gates::strong},
+      {"pairwise", pairwise, Gates::strong}, {"window16", window16, Gates::strong},
+      {"wide_bound", wide, Gates::strong},   {"log_spikes", log, Gates::spikes},
+      {"log_burst", log, Gates::burst},      {"no_norm", plain, Gates::strong},
+      {"softplus", softplus, Gates::strong}};
+  for (std::size_t i : {0, 5}) {
+    Call c = all[i];
+    c.name += "_portable";
+    c.path = CudaPath::portable;
+    all.push_back(c);
+  }
+  Options chunk16 = bounded, chunk64 = log, negative = log, gdn = bounded;
+  chunk16.chunk = 16;
+  chunk64.chunk = 64;
+  negative.sigmoid_beta = negative.neg_eigval = true;
+  gdn.op = Op::gdn;
+  const CudaPath path = CudaPath::automatic;
+  const DType bf16 = DType::bf16, f16 = DType::f16;
+  all.insert(all.end(), {{"chunk16", chunk16, Gates::strong, path, 64, 100, bf16},
+                         {"chunk64", chunk64, Gates::burst, path, 128, 40, bf16},
+                         {"half_precision", bounded, Gates::strong, path, 128, 128, f16},
+                         {"wide_heads", log, Gates::spikes, path, 256, 192, bf16},
+                         {"wide_heads_bounded", bounded, Gates::strong, path, 130, 256, f16},
+                         {"neg_eigval", negative, Gates::mild, path, 40, 33, bf16},
+                         {"gdn", gdn, Gates::strong, path, 96, 64, bf16},
+                         {"delta", {.op = Op::delta}, Gates::zero, path, 60, 60, bf16},
+                         {"linear", {.op = Op::linear}, Gates::zero, path, 32, 64, f16}});
+  return all;
 }
 
-Case case_of(const Form& form) {
-  Case c{.name = form.name,
+Case case_of(const Call& call) {
+  Case c{.name = call.name,
          .seed = 31,
          .T = kTokens,
          .H = 1,
          .HV = 2,
-         .options = form.options,
-         .gate_dtype = DType::bf16,
-         .beta_dtype = DType::bf16,
+         .K = call.K,
+         .V = call.V,
+         .options = call.options,
+         .gate_dtype = call.dtype,
+         .beta_dtype = call.dtype,
+         .output_dtype = call.dtype,
          .initial_state = StateSpec{},
-         .gates = form.gates};
-  return in_mixed(c);
+         .gates = call.gates};
+  return in_16_bits(c, call.dtype);
 }
 
 // Alters one input's tokens from `from` on.
@@ -59,16 +100,23 @@ void alter(const ConstTensor& input, std::int64_t from, double (*change)(double)
   });
 }
 
-class CudaBits : public testing::TestWithParam<Form> {
+class CudaBits : public testing::TestWithParam<Call> {
  protected:
   Case c = case_of(GetParam());
+  CudaAnswer run(Bundle& b) const { return run_cuda(b, GetParam().path); }
+  void run(const ForwardArgs& args) const {
+    DeviceBundle device(args);
+    device.context.path = GetParam().path;
+    device.run();
+    device.download();
+  }
   std::size_t row() const { return static_cast<std::size_t>(c.HV * c.V); }
 };
 
 TEST_P(CudaBits, NoTokenSeesTheFuture) {
   KDA_NEEDS_GPU();
   Bundle original = make(c);
-  const CudaAnswer whole = run_cuda(original);
+  const CudaAnswer whole = run(original);
   const auto other = [](double x) { return -0.75 * x - 0.125; };
   const auto other_gate = [](double x) { return 0.75 * x - 0.125; };
   const auto huge_gate = [](double x) { return x < 0 ? -1000.0 : 1000.0 * x; };
@@ -77,8 +125,9 @@ TEST_P(CudaBits, NoTokenSeesTheFuture) {
       Bundle b = make(c);
       const ForwardArgs a = b.args();
       const ConstTensor inputs[] = {a.q, a.k, a.v, a.beta, a.g, a.g};
+      if (!inputs[which]) continue;
       alter(inputs[which], cut, which < 4 ? other : which == 4 ? other_gate : huge_gate);
-      const CudaAnswer answer = run_cuda(b);
+      const CudaAnswer answer = run(b);
       const std::size_t at = static_cast<std::size_t>(cut) * row();
       ASSERT_EQ(first_difference(answer.o, whole.o, 0, at), "")
           << "input " << which << " from token " << cut;
@@ -92,16 +141,16 @@ TEST_P(CudaBits, NoTokenSeesTheFuture) {
 TEST_P(CudaBits, AppendedTokensChangeNothingBefore) {
   KDA_NEEDS_GPU();
   Bundle original = make(c);
-  const CudaAnswer whole = run_cuda(original);
+  const CudaAnswer whole = run(original);
   for (std::int64_t length = 1; length < kTokens; ++length) {
     Bundle b = make(c);
     ForwardArgs args = b.args();
-    for (ConstTensor* x : {&args.q, &args.k, &args.v, &args.g, &args.beta}) x->shape[1] = length;
+    for (ConstTensor* x : {&args.q, &args.k, &args.v, &args.g, &args.beta}) {
+      if (*x) x->shape[1] = length;
+    }
     args.o.shape[1] = length;
     b.poison_outputs();
-    DeviceBundle device(args);
-    device.run();
-    device.download();
+    run(args);
     const auto o = values(as_const(args.o));
     ASSERT_EQ(first_difference(o, {whole.o.begin(), whole.o.begin() + static_cast<long>(o.size())}),
               "")
@@ -113,7 +162,7 @@ TEST_P(CudaBits, AppendedTokensChangeNothingBefore) {
 TEST_P(CudaBits, AnyBatchSlotBesideAnyNeighbours) {
   KDA_NEEDS_GPU();
   Bundle alone = make(c);
-  const CudaAnswer one = run_cuda(alone);
+  const CudaAnswer one = run(alone);
   const std::int64_t before = 37, after = 11, rest = 5;
   Case packed = c;
   packed.T = before + kTokens + after + rest;
@@ -147,7 +196,7 @@ TEST_P(CudaBits, AnyBatchSlotBesideAnyNeighbours) {
   copy(args.A_log, source.A_log, 0, 0, c.HV);
   copy(args.dt_bias, source.dt_bias, 0, 0, c.HV);
   copy(args.initial_state.tensor, source.initial_state.tensor, 0, 2, 1);
-  const CudaAnswer all = run_cuda(b);
+  const CudaAnswer all = run(b);
   const std::size_t first = static_cast<std::size_t>(before) * row();
   const auto at = all.o.begin() + static_cast<long>(first);
   EXPECT_EQ(first_difference({at, at + static_cast<long>(one.o.size())}, one.o), "");
@@ -164,14 +213,16 @@ TEST_P(CudaBits, AnyBatchSlotBesideAnyNeighbours) {
 TEST_P(CudaBits, TwoCallsAreOne) {
   KDA_NEEDS_GPU();
   Bundle original = make(c);
-  const CudaAnswer whole = run_cuda(original);
+  const CudaAnswer whole = run(original);
   for (std::int64_t cut : {32, 64}) {
+    if (cut % c.options.chunk != 0) continue;
     Bundle b = make(c);
     b.poison_outputs();
     const ForwardArgs host = b.args();
     const auto part = [&](std::int64_t from, std::int64_t to) {
       ForwardArgs a = host;
       for (ConstTensor* x : {&a.q, &a.k, &a.v, &a.g, &a.beta}) {
+        if (!*x) continue;
         x->data = static_cast<const char*>(x->data) +
                   from * x->stride[1] * static_cast<long>(size_of(x->dtype));
         x->shape[1] = to - from;
@@ -180,9 +231,7 @@ TEST_P(CudaBits, TwoCallsAreOne) {
                  from * a.o.stride[1] * static_cast<long>(size_of(a.o.dtype));
       a.o.shape[1] = to - from;
       if (from > 0) a.initial_state = {as_const(host.final_state.tensor), host.final_state.layout};
-      DeviceBundle device(a);
-      device.run();
-      device.download();
+      run(a);
     };
     part(0, cut);
     part(cut, kTokens);
@@ -199,25 +248,25 @@ TEST_P(CudaBits, TwoCallsAreOne) {
 TEST_P(CudaBits, StridesChangeNothing) {
   KDA_NEEDS_GPU();
   Bundle dense = make(c);
-  const CudaAnswer one = run_cuda(dense);
+  const CudaAnswer one = run(dense);
   for (Strides strides :
        {Strides::transposed, Strides::padded, Strides::offset, Strides::scattered}) {
     Case other = c;
     other.strides = strides;
     Bundle b = make(other);
-    const CudaAnswer answer = run_cuda(b);
+    const CudaAnswer answer = run(b);
     EXPECT_EQ(first_difference(answer.o, one.o), "") << static_cast<int>(strides);
     EXPECT_EQ(first_difference(answer.final_state, one.final_state), "");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, CudaBits, testing::ValuesIn(forms()),
+INSTANTIATE_TEST_SUITE_P(Calls, CudaBits, testing::ValuesIn(calls()),
                          [](const auto& info) { return info.param.name; });
 
 // The same sequences, more and more of them: other lanes, other grids.
 TEST(CudaGrid, BatchSizeChangesNothing) {
   KDA_NEEDS_GPU();
-  const Form form = forms()[0];
+  const Call form = calls()[0];
   Case c = case_of(form);
   c.T = 200;
   Bundle alone = make(c);
@@ -235,7 +284,7 @@ TEST(CudaGrid, BatchSizeChangesNothing) {
 
 TEST(CudaGrid, RunningAgainAndInAGraphChangesNothing) {
   KDA_NEEDS_GPU();
-  Case c = case_of(forms()[0]);
+  Case c = case_of(calls()[0]);
   c.T = 1000;
   c.HV = c.H = 5;
   Bundle b = make(c);
@@ -267,7 +316,7 @@ TEST(CudaGrid, RunningAgainAndInAGraphChangesNothing) {
 // Offsets that make no sense, on the device alone: cut, reported, and nothing outside is touched.
 TEST(CudaStatus, BadSequencesAreClampedAndReported) {
   KDA_NEEDS_GPU();
-  Case c = case_of(forms()[0]);
+  Case c = case_of(calls()[0]);
   c.T = 100;
   c.lens = {{40, 40}};
   Bundle b = make(c);
@@ -295,7 +344,7 @@ TEST(CudaStatus, BadSequencesAreClampedAndReported) {
 
 TEST(CudaErrors, AreNamed) {
   KDA_NEEDS_GPU();
-  Case c = case_of(forms()[0]);
+  Case c = case_of(calls()[0]);
   Bundle b = make(c);
   DeviceBundle device(b.args());
   device.prepare();

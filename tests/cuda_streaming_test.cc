@@ -174,6 +174,7 @@ TEST_P(CudaStreaming, TokenByToken) {
   expect_uncut(states, 0, "token by token");
 }
 
+// Whole chunks by either kernel.
 TEST_P(CudaStreaming, InPieces) {
   for (std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
     DeviceStates states(c, 2);
@@ -181,6 +182,7 @@ TEST_P(CudaStreaming, InPieces) {
     Draw draw(seed, {5});
     for (std::int64_t t = 0; t < kTokens;) {
       const std::int64_t end = std::min(kTokens, t + draw.integer(0, seed % 2 == 0 ? 90 : 12));
+      states.context.path = draw.chance(0.5) ? CudaPath::portable : CudaPath::automatic;
       states.append(device->args, t, end, {1});
       t = end;
     }

@@ -37,7 +37,6 @@ void check_supported(const ForwardArgs& args, const Plan& plan) {
   want(plan.key_window <= kChunk, "key_window", std::to_string(plan.key_window), "8, 16, 32");
   want(plan.reference != Reference::midpoint, "reference", name(plan.reference),
        "shifted, first_row, pairwise");
-  want(!plan.neg_eigval, "neg_eigval", "true", "false");
   const Serving& serving = args.serving;
   want(!serving.states, "serving.states", "given", "absent");
   want(!serving.draft, "serving.draft", "true", "false");

@@ -20,6 +20,11 @@ __device__ __forceinline__ const char* row_of(const View& view, const Tile& tile
              (view.element == Element::f32 ? 4 : 2);
 }
 
+// Those of the step that starts at `token`.
+__device__ __forceinline__ int tokens_of(const ForwardParams& p, const Tile& tile, int token) {
+  return min(step_of(p.chunk), tile.length - token);
+}
+
 // `count` 16-bit elements, at most eight, and zeros.
 __device__ __forceinline__ uint4 load_some(const char* from, int count) {
   const auto* h = reinterpret_cast<const std::uint16_t*>(from);
@@ -60,7 +65,7 @@ __device__ __forceinline__ void fetch(const View& view, const char* row, const P
 // channels.
 __device__ __forceinline__ void fetch_rows(const ForwardParams& p, const Tile& tile, int token,
                                            const Patch& at, std::uint32_t base, int half) {
-  const int left = tile.length - token, channel = half * kHead + at.piece * 8;
+  const int left = tokens_of(p, tile, token), channel = half * kHead + at.piece * 8;
   const Piece piece{at.token, channel, p.K - channel};
   const std::uint32_t to = base + at.tile;
   const auto into = [&](int offset) {
@@ -76,7 +81,7 @@ __device__ __forceinline__ void fetch_rows(const ForwardParams& p, const Tile& t
 // The 128 values from value0 on.
 __device__ __forceinline__ void fetch_values(const ForwardParams& p, const Tile& tile, int token,
                                              const Patch& at, std::uint32_t to, int value0) {
-  const int left = tile.length - token, value = value0 + at.piece * 8;
+  const int left = tokens_of(p, tile, token), value = value0 + at.piece * 8;
   fetch(p.v, row_of(p.v, tile, token, tile.h), Piece{at.token, value, p.V - value}, left,
         [&](int i) {
           return to + (at.piece >> 3) * Image::kHalf + sm90::swizzled(at.token + i, at.piece & 7);

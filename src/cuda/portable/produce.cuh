@@ -128,7 +128,7 @@ template <int kHalves>
 __device__ __forceinline__ void produce(const ForwardParams& p, const Worker<kHalves>& w,
                                         const GateForm& form, const Tile& tile, int token) {
   const Patch& at = w.at;
-  const int left = min(step_of(p.chunk), tile.length - token);
+  const int left = tokens_of(p, tile, token);
   const std::uint32_t rows = w.base + Scratch::kRows;
   store_beta(p, row_of(p.beta, tile, token, tile.h), left, rows + Scratch::kBeta);
   float G[4][8] = {}, before[8], total[8];

@@ -42,7 +42,7 @@ struct Output {
       : row(const_cast<char*>(row_of(p.o, tile, first, tile.h)) +
             value0 * (p.o.element == Element::f32 ? 4 : 2)),
         token(p.o.token),
-        left(p.o.data ? min(step_of(p.chunk), tile.length - first) : 0),
+        left(p.o.data ? tokens_of(p, tile, first) : 0),
         values(p.V - value0),
         element(p.o.element),
         vectors(p.o.vectors && values >= 16 && element != Element::f32) {}
