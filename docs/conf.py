@@ -6,6 +6,7 @@ import sys
 
 root = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(root / "docs/api"))
+sys.path.insert(0, str(root / "python"))
 from headers import Headers  # noqa: E402
 
 project = "libkda"
@@ -13,7 +14,20 @@ copyright = "the libkda authors"
 version = release = os.environ["KDA_VERSION"]
 doxygen = os.environ["KDA_DOXYGEN"]  # the folder with what Doxygen wrote
 
-extensions = ["breathe", "myst_parser", "sphinx.ext.mathjax"]
+extensions = [
+    "breathe",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+# libkda is read, not run: torch is not needed, nor the file with the operators, which must only be
+# there.
+autodoc_mock_imports = ["torch", "typing_extensions"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+add_module_names = False
+os.environ["LIBKDA_TORCH"] = __file__
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True

@@ -19,8 +19,7 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
   const OptionArguments named_options(in);
   const std::string layout_name = in.text();
 
-  place.want_cpu("backward",
-                 "CPU tensors, or a forward under torch.no_grad(): CUDA has no gradients yet");
+  place.want_gradients();
   BackwardArgs args;
   args.options = named_options.options();
   const auto layout = named<StateLayout>("state_layout", layout_name);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda.h"
 #include "operators.h"
 #include "views.h"
 
@@ -19,6 +20,13 @@ struct Inputs {
         bias(stack.maybe()),
         initial_state(stack.maybe()),
         cu_seqlens(stack.maybe()) {}
+
+  // cu_seqlens to where the call runs.
+  Indices bring(const Place& place) {
+    const Indices indices = place.bring_indices(cu_seqlens);
+    cu_seqlens = indices.there;
+    return indices;
+  }
 
   template <class Args>
   void fill(Args& args, const Place& place) const {
@@ -40,12 +48,12 @@ struct Inputs {
 
 void run(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
-  const Inputs inputs(in);
+  Inputs inputs(in);
   const Place place(inputs.x);
   const std::string activation = in.text();
   const bool wants_state = in.next<bool>();
 
-  place.want_cpu("x", "a CPU tensor: CUDA has no convolution yet");
+  const Indices sequences = inputs.bring(place);
   ConvArgs args;
   args.activation = named<Activation>("activation", activation);
   inputs.fill(args, place);
@@ -56,7 +64,7 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
     final_state = inputs.new_states(place);
     args.final_state = place.output("final_state", final_state);
   }
-  causal_conv1d(args, cpu_context());
+  run_at(place, [&](const auto& context) { return causal_conv1d(args, context); }, sequences);
   give(stack, y, final_state);
 }
 
@@ -64,22 +72,25 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
 void run_pool(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const At pool = in.tensor();
-  const Inputs inputs(in);
+  Inputs inputs(in);
   const Place place(inputs.x);
-  const MaybeAt slots = in.maybe(), has_initial_state = in.maybe();
+  const MaybeAt slots_given = in.maybe(), has_initial_given = in.maybe();
   const std::string activation = in.text();
 
-  place.want_cpu("x", "a CPU tensor: CUDA has no convolution yet");
+  const Indices sequences = inputs.bring(place);
+  const Indices slots = place.bring_indices(slots_given);
+  const MaybeAt has_initial = place.bring(has_initial_given);
   ConvArgs args;
   args.activation = named<Activation>("activation", activation);
   inputs.fill(args, place);
   args.final_state = place.output("state_pool", pool);
   args.initial_state = args.final_state;
-  args.slots = place.input("slots", slots);
-  args.has_initial_state = place.input("has_initial_state", has_initial_state);
+  args.slots = place.input("slots", slots.there);
+  args.has_initial_state = place.input("has_initial_state", has_initial);
   const At y = place.empty_as(inputs.x);
   args.y = place.output("y", y);
-  causal_conv1d(args, cpu_context());
+  run_at(
+      place, [&](const auto& context) { return causal_conv1d(args, context); }, sequences, slots);
   give(stack, y);
 }
 
@@ -92,7 +103,7 @@ void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   const std::int64_t wanted = in.next<std::int64_t>();
   const std::string activation = in.text();
 
-  place.want_cpu("x", "a CPU tensor: CUDA has no convolution yet");
+  place.want_gradients();
   ConvBackwardArgs args;
   args.activation = named<Activation>("activation", activation);
   inputs.fill(args, place);

@@ -11,18 +11,17 @@ namespace {
 
 enum class Pass { chunks, tokens };
 
-Ran run_pass(Pass pass, const Place& place, ForwardArgs args, const Indices& sequences,
-             const Indices& slots = {}) {
-  if (!place.is_cuda()) {
-    return pass == Pass::tokens ? recurrent(args, cpu_context()) : forward(args, cpu_context());
-  }
-  CudaContext context = cuda_context(place);
-  context.host_cu_seqlens = sequences.host_data();
-  context.host_slots = slots.host_data();
-  if (pass == Pass::tokens) return recurrent(args, context);
-  const CudaWorkspace workspace(place, workspace_bytes(args, context));
-  args.workspace = workspace.view();
-  return forward(args, context);
+// A pass on its tensors' backend; `more` are the indices that a GPU's checks want.
+template <class... Indices>
+Ran run_pass(Pass pass, const Place& place, ForwardArgs args, const Indices&... more) {
+  const auto call = [&](const auto& context) {
+    if (pass == Pass::tokens) return recurrent(args, context);
+    if (!place.is_cuda()) return forward(args, context);  // it brings memory of its own
+    const CudaWorkspace workspace(place, workspace_bytes(args, context));
+    args.workspace = workspace.view();
+    return forward(args, context);
+  };
+  return run_at(place, call, more...);
 }
 
 // One operator for each pass, and for each one that says what ran.

@@ -1,6 +1,7 @@
 // The gated RMS norm behind the recurrence.
 #include "kda/norm.hpp"
 
+#include "cuda.h"
 #include "operators.h"
 #include "views.h"
 
@@ -25,13 +26,12 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const Inputs inputs(in);
   const Place place(inputs.x);
-  place.want_cpu("x", "a CPU tensor: CUDA has no gated norm yet");
   GatedNormArgs args;
   args.eps = in.next<double>();
   inputs.fill(args, place);
   const At y = place.empty_as(inputs.x);
   args.y = place.output("y", y);
-  gated_norm(args, cpu_context());
+  run_at(place, [&](const auto& context) { return gated_norm(args, context); });
   give(stack, y);
 }
 
@@ -41,9 +41,9 @@ void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   const Place place(inputs.x);
   const At d_y_given = in.tensor();
   const std::int64_t wanted = in.next<std::int64_t>();
-  place.want_cpu("x", "a CPU tensor: CUDA has no gated norm yet");
   GatedNormBackwardArgs args;
   args.eps = in.next<double>();
+  place.want_gradients();
   inputs.fill(args, place);
   const At d_y = with_dense_rows(d_y_given);
   args.d_y = place.input("d_y", d_y);

@@ -95,8 +95,10 @@ At Place::empty_as(const At& tensor) const {
   return empty(sizes, tensor.scalar_type());
 }
 
-void Place::want_cpu(const char* argument, const char* accepted) const {
-  if (is_cuda()) throw Error(argument, "on " + name(), accepted);
+void Place::want_gradients() const {
+  if (!is_cuda()) return;
+  throw Error("backward", "on " + name(),
+              "CPU tensors, or a forward under torch.no_grad(): CUDA has no gradients yet");
 }
 
 std::int64_t size_or_0(const At& tensor, int dimension) {

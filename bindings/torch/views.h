@@ -77,8 +77,8 @@ class Place {
   At empty_as(const At& tensor) const;  // dense, whatever the strides
   At nothing() const { return empty({0}, AtType::Float); }
 
-  // For calls that no other backend has yet.
-  void want_cpu(const char* argument, const char* accepted) const;
+  // Throws where there are no gradients yet.
+  void want_gradients() const;
 
  private:
   Tensor view(const char* name, const At& tensor) const;

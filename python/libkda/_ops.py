@@ -99,13 +99,14 @@ def chunk_kda(
             -exp(A_log) softplus(x + dt_bias); "bounded" x for
             lower_bound sigmoid(exp(A_log) (x + dt_bias)), which needs lower_bound < 0.
         norm: of q and k over K: "none" (default), "rsqrt" x rsqrt(sum x^2 + 1e-6), or "normalize"
-            x / max(|x|, 1e-6).
-        sigmoid_beta: beta holds logits. neg_eigval: twice their sigmoid.
+            x / max(norm of x, 1e-6).
+        sigmoid_beta: beta holds logits.
+        neg_eigval: beta is twice their sigmoid.
         scale: of the output; absent: K ** -0.5.
         precision: "automatic" (default), "exact64", "fp32" or "mixed".
         bf16_state: the state is rounded to bfloat16 at every chunk boundary.
-        chunk: tokens, 16, 32 (default) or 64 (on the CPU also 1, 2, 4, 8). key_window, reference:
-            docs/math.md.
+        chunk: tokens, 16, 32 (default) or 64 (on the CPU also 1, 2, 4, 8).
+        key_window, reference: docs/math.md.
         ran: filled in with what ran.
 
     Returns:
@@ -222,8 +223,10 @@ def causal_conv1d(
     y_t = activation(bias + sum_j weight[:, j] x_{t - W + 1 + j}); docs/convolution.md.
 
     Args:
-        x: [B, T, C]. weight: [C, W], W from 2 to 8; weight[:, W - 1] meets the token itself.
-        bias: [C]. activation: "silu" or "none".
+        x: [B, T, C].
+        weight: [C, W], W from 2 to 8; weight[:, W - 1] meets the token itself.
+        bias: [C].
+        activation: "silu" or "none".
         initial_state: [N, C, W - 1], the inputs before the first, the oldest first, in a dtype
             that holds x exactly; absent: 0.
         cu_seqlens: [N + 1], int32 or int64; needs B = 1.
@@ -245,7 +248,8 @@ def gated_norm(
     """The norm behind the attention: x / sqrt(mean(x^2) + eps) * weight * sigmoid(gate), like x.
 
     Args:
-        x: [B, T, H, D]; the mean is over D. weight: [D]; absent: 1.
+        x: [B, T, H, D]; the mean is over D.
+        weight: [D]; absent: 1.
         gate: [B, T, H, D], logits; absent: no gate.
 
     docs/convolution.md. Everything that is given differentiates, once.

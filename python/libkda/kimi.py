@@ -1,6 +1,6 @@
 """Kimi-Linear: KDA layers, latent attention without positions, mixtures of experts.
 
-    model = load("folder of a checkpoint")       # config.json and *.safetensors
+    model = load("folder of a checkpoint")       # config.json and its safetensors
     more = model.generate(tokens, 40)
 
 Plain torch but for the KDA layers: to be read, to check a checkpoint with, for small batches. Names
@@ -223,7 +223,7 @@ class KimiLinear(LanguageModel):
 
 
 def load(folder: str | Path, **changes: Any) -> KimiLinear:
-    """The model of a folder with config.json and *.safetensors, in the dtypes that are stored.
+    """The model of a folder with config.json and safetensors files, in the dtypes that are stored.
 
     changes: fields of KimiConfig, such as backend="recurrent". Needs the package safetensors. A
     parameter that is missing, or one too many, is a RuntimeError that names it.

@@ -363,6 +363,7 @@ class FusedKDAChunkwise(_KDALayer):
                 config.value_heads,
                 config.head_dim,
                 config.value_dim,
+                device=self.q_proj.weight.device,
                 precision=(
                     "exact64"
                     if dtype == torch.float64

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import forms
 import libkda
 from forms import BOUNDED, call
 from libkda import Options, Ran, StreamingState, decode
 from libkda.audit import audit
 from libkda.compat import attn_gym, fla, flash_kda
+from libkda.layer import KDAConfig, build_kda
+from libkda.model import HybridConfig, HybridModel
 from naive import Case, error, truth
 
 if not torch.cuda.is_available():
@@ -61,6 +65,18 @@ def test_outputs_and_states(form: str) -> None:
     assert error(state.cpu(), true_state) <= MIXED
     on_cpu, _ = call(case, make(case, "cpu"))
     assert error(o.cpu(), on_cpu.double()) <= 2 * MIXED
+
+
+@pytest.mark.parametrize("form", ["log", "bounded", "scaled", "gdn", "delta", "linear"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_family_with_other_sizes(form: str, dtype: torch.dtype) -> None:
+    case = forms.FORMS[form].but(dtype=dtype)
+    ran = Ran()
+    o, state = call(case, make(case), output_final_state=True, ran=ran)
+    true_o, true_state = truth(case, make(case, "cpu"))
+    assert ran.backend == "cuda" and o.dtype == dtype
+    assert error(o.cpu(), true_o) <= MIXED
+    assert error(state.cpu(), true_state) <= MIXED
 
 
 def test_strided_inputs_and_packed_sequences() -> None:
@@ -180,6 +196,62 @@ def test_a_pool_of_plain_states(recurrent: bool, where: str) -> None:
     assert torch.equal(pool, drawn)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_convolution_and_norm(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 40, 12, generator=generator).to(dtype)
+    weight, bias = torch.randn(12, 4, generator=generator), torch.randn(12, generator=generator)
+    y, final = libkda.causal_conv1d(x, weight, bias, output_final_state=True)
+    on_gpu = [t.cuda() for t in (x, weight, bias)]
+    got, got_final = libkda.causal_conv1d(*on_gpu, output_final_state=True)
+    # Sigmoids differ by a unit of float32's last place, and so may a rounding to bfloat16.
+    bound = 1e-6 if dtype == torch.float32 else 2e-3
+    assert final is not None and got_final is not None
+    assert error(got.cpu(), y.double()) <= bound and torch.equal(got_final.cpu(), final)
+    pool = torch.zeros(3, 12, 3, device="cuda", dtype=dtype)
+    slots = torch.tensor([2, 0])
+    pieces = [
+        libkda.update_conv_pool(pool, on_gpu[0][:, a:b], *on_gpu[1:], slots=where)
+        for a, b, where in ((0, 2, slots), (2, 3, slots.cuda()), (3, 40, slots))
+    ]
+    assert torch.equal(torch.cat(pieces, 1), got) and torch.equal(pool[[2, 0]], got_final)
+    packed = on_gpu[0].view(1, 80, 12)
+    cut, _ = libkda.causal_conv1d(packed, *on_gpu[1:], cu_seqlens=torch.tensor([0, 40, 80]))
+    assert torch.equal(cut.view_as(got), got)
+
+    o, gate = (torch.randn(2, 9, 3, 16, generator=generator).to(dtype) for _ in range(2))
+    scale = torch.randn(16, generator=generator)
+    normed = libkda.gated_norm(o.cuda(), scale.cuda(), gate.cuda())
+    assert error(normed.cpu(), libkda.gated_norm(o, scale, gate).double()) <= bound
+    grown = on_gpu[0].clone().requires_grad_()
+    for result in (libkda.causal_conv1d(grown, *on_gpu[1:])[0], libkda.gated_norm(grown[None])):
+        with pytest.raises(RuntimeError, match=r"backward: on cuda:0; accepted: "):
+            result.sum().backward()
+
+
+def test_the_layer_and_a_model() -> None:
+    config = KDAConfig(hidden_size=64, num_heads=2, head_dim=128, num_v_heads=4)
+    torch.manual_seed(0)
+    layer = build_kda(config).to("cuda", torch.bfloat16)
+    exact = build_kda(replace(config, backend="recurrent")).double()
+    exact.load_state_dict({name: x.cpu() for name, x in layer.state_dict().items()})
+    x = torch.randn(2, 40, 64, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        y = layer(x)
+        # Linear layers, convolutions and norms each round to 8 bits.
+        assert error(y.cpu(), exact(x.cpu().double())) <= 2e-2
+        state = layer.new_state(2)
+        steps = [layer(x[:, :33], state=state)]
+        steps += [layer(x[:, t : t + 1], state=state) for t in range(33, 40)]
+        assert error(torch.cat(steps, 1).cpu(), y.cpu().double()) <= 2e-2
+        mask = torch.ones(2, 40, device="cuda")
+        mask[0, :7] = 0
+        assert error(layer(x, attention_mask=mask)[0, 7:].cpu(), layer(x[:1, 7:])[0].cpu()) <= 2e-2
+    hybrid = HybridModel(HybridConfig(vocab_size=19, hidden_size=64, num_heads=2, head_dim=128))
+    hybrid.to("cuda", torch.bfloat16)
+    assert hybrid.generate(torch.randint(19, (2, 40), device="cuda"), 5).shape == (2, 5)
+
+
 def test_the_current_stream_is_used() -> None:
     case = CASE.but(B=1)
     tensors = make(case)
@@ -260,12 +332,20 @@ def operators() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     memory = torch.zeros(2, ops.cuda_slot_bytes(*form), dtype=torch.uint8, device="cuda")
     status = torch.zeros(1, dtype=torch.int32, device="cuda")
     pool = torch.zeros(2, CASE.HV, 128, 128, device="cuda")
+    x, weight = torch.randn(2, 9, 6, device="cuda"), torch.randn(6, 4, device="cuda")
+    past = torch.randn(2, 6, 3, device="cuda")
     counts = torch.ones(2, dtype=torch.int32, device="cuda")
     return {
         "forward": (ops.forward, (*inputs, *options, "key_first", True)),
         "forward_ran": (ops.forward_ran, (*inputs, *options, "key_first", False)),
         "recurrent": (ops.recurrent, (*inputs, *options, "value_first", True)),
         "pool": (ops.pool, (pool, None, *inputs, None, None, *options, "key_first", False)),
+        "conv": (ops.causal_conv1d, (x, weight, None, past, None, "silu", True)),
+        "conv_pool": (
+            ops.causal_conv1d_pool,
+            (past, x, weight, None, None, None, None, None, "none"),
+        ),
+        "gated_norm": (ops.gated_norm, (tensors["v"], None, tensors["v"], 1e-5)),
         "cuda_decode": (ops.cuda_decode, (memory, status, None, *inputs, None, None, False, *form)),
         "cuda_commit": (ops.cuda_commit, (memory, status, None, counts, *form)),
         "cuda_plain": (ops.cuda_plain, (memory, None, "key_first", *form)),
