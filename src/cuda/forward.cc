@@ -160,8 +160,9 @@ ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, con
 
 int launch_chunks(const ForwardParams& p, const CudaContext& context, const Job& job,
                   const Grid& grid) {
-  return job.portable ? launch_portable(p, shared_bytes(context.device), context.stream)
-                      : launch_forward(p, grid, job.general, context.stream);
+  return job.portable
+             ? launch_portable(p, shared_bytes(context.device), job.general, context.stream)
+             : launch_forward(p, grid, job.general, context.stream);
 }
 
 namespace {

@@ -128,9 +128,13 @@ bool portable_fits(std::int64_t key_channels, int shared_bytes) {
   return portable_groups(key_channels, shared_bytes) > 0;
 }
 
-int launch_portable(const ForwardParams& params, int shared_bytes, void* stream) {
+int launch_portable(const ForwardParams& params, int shared_bytes, bool general, void* stream) {
   constexpr std::int64_t kMostBlocks = 1 << 20;
-  const void* kernel = params.K > kHead ? portable::forward_wide() : portable::forward_narrow();
+  const bool common = !general && params.K == kHead && params.gates == GateShape::channel &&
+                      !params.precise;
+  const void* kernel = params.K > kHead ? portable::forward_wide()
+                       : common         ? portable::forward_common()
+                                        : portable::forward_narrow();
   const int groups = portable_groups(params.K, shared_bytes);
   const int bytes = groups * portable::Layout::kBytes, values = 64 * groups;
   const cudaError_t error =

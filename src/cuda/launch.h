@@ -29,7 +29,7 @@ int launch_forward(const ForwardParams& params, const Grid& grid, bool general, 
 
 // The same by the portable kernel (portable/), which needs no grid of its own, on a device whose
 // blocks may have so many bytes of shared memory.
-int launch_portable(const ForwardParams& params, int shared_bytes, void* stream);
+int launch_portable(const ForwardParams& params, int shared_bytes, bool general, void* stream);
 
 // Whether such a device holds what it takes for so many key channels.
 bool portable_fits(std::int64_t key_channels, int shared_bytes);

@@ -61,20 +61,20 @@ __device__ __forceinline__ void fetch(const View& view, const char* row, const P
   }
 }
 
-// The raw keys, queries and gates of a chunk to where their operands will stand; half: of 256
-// channels.
+// The raw keys, queries and gates of a chunk to where their operands will stand in `image`'s part
+// of shared memory; half: of 256 channels.
 __device__ __forceinline__ void fetch_rows(const ForwardParams& p, const Tile& tile, int token,
-                                           const Patch& at, std::uint32_t base, int half) {
+                                           const Patch& at, std::uint32_t image, int half) {
   const int left = tokens_of(p, tile, token), channel = half * kHead + at.piece * 8;
   const Piece piece{at.token, channel, p.K - channel};
-  const std::uint32_t to = base + at.tile;
   const auto into = [&](int offset) {
-    return [=](int i) { return ((to + offset) ^ (i << 4)) + i * 256; };
+    return [to = image + offset + at.tile](int i) { return (to ^ (i << 4)) + i * 256; };
   };
-  fetch(p.k, row_of(p.k, tile, token, tile.h / p.group), piece, left, into(0));
-  fetch(p.q, row_of(p.q, tile, token, tile.h / p.group), piece, left, into(Scratch::kQueries));
+  constexpr int keys = Layout::kScratch, queries = keys + Scratch::kQueries;
+  fetch(p.k, row_of(p.k, tile, token, tile.h / p.group), piece, left, into(keys));
+  fetch(p.q, row_of(p.q, tile, token, tile.h / p.group), piece, left, into(queries));
   if (p.gates == GateShape::channel && p.g.element != Element::f32) {
-    fetch(p.g, row_of(p.g, tile, token, tile.h), piece, left, into(Scratch::kGates));
+    fetch(p.g, row_of(p.g, tile, token, tile.h), piece, left, into(Layout::kGates));
   }
 }
 

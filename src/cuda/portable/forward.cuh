@@ -27,24 +27,24 @@ struct Inside {
   }
 };
 
-// One chunk, by one warp. image: what produce() made; values: V of the chunk.
-template <int kCount>
+// One chunk, by one warp. image: what produce() made, and V of the chunk.
+template <class W, int kCount>
 __device__ __forceinline__ void consume(const ForwardParams& p, std::uint32_t image,
                                         const Output& output, int warp, int lane,
                                         float (&s)[kCount]) {
   Columns x, z = {}, o = {};
-  load_values(image + Layout::kValues, warp, lane, Pairs(p.v), x);
-  multiply_state(s, image, lane, p.corrects, x, o);
+  load_values(image + Layout::kValues, warp, lane, pairs_of<W>(p.v), x);
+  multiply_state(s, image, lane, W::kCommon || p.corrects, x, o);
   decay_state(image, lane, s);
-  if (!p.corrects) {
+  if (!W::kCommon && !p.corrects) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) z[i / 4][i % 4] = x[i / 4][i % 4];
-  } else if (p.precise) {
+  } else if (!W::kCommon && p.precise) {
     multiply_tokens<true>(x, image + Image::kW, lane, z);
   } else {
     multiply_tokens<false>(x, image + Image::kW, lane, z);
   }
-  update_state(z, image, lane, p.precise, s);
+  update_state(z, image, lane, !W::kCommon && p.precise, s);
   multiply_tokens<false>(z, image + Image::kAqk, lane, o);
   output.store(o, lane);
 }
@@ -64,14 +64,15 @@ __device__ __forceinline__ bool ends_chunk(const ForwardParams& p, const Tile& t
   return end % p.chunk == 0 || end >= tile.length;
 }
 
-template <int kHalves>
-__device__ __forceinline__ void run_tile(const ForwardParams& p, const Worker<kHalves>& w,
-                                         std::uint32_t shared, const Tile& tile, int warp) {
+template <class W>
+__device__ __forceinline__ void run_tile(const ForwardParams& p, const W& w, std::uint32_t shared,
+                                         const Tile& tile, int warp) {
+  constexpr int kHalves = W::kHalves;
   const int lane = w.at.lane, group = warp / 4, groups = kHalves == 2 ? 1 : blockDim.x / 128;
   const int block_value = blockIdx.y * (blockDim.x / 2), value0 = block_value + warp * 16;
   const int step = step_of(p.chunk), mine = kHalves == 2 ? 0 : group;
   const auto fetch = [&](int token) {
-    if (token < tile.length) fetch_rows(p, tile, token, w.at, w.base, w.team.half);
+    if (token < tile.length) fetch_rows(p, tile, token, w.at, w.image, w.team.half);
     commit_copies();
   };
   GateForm form;
@@ -87,20 +88,16 @@ __device__ __forceinline__ void run_tile(const ForwardParams& p, const Worker<kH
     const int token = first + mine * step;
     wait_for_copies();
     if (token < tile.length) {
-      produce(p, w, form, tile, token);
-      if (w.team.half == 0) {
-        if (p.corrects && w.at.warp == 0) solve(w);
-        fetch_values(p, tile, token, w.at, w.image + Layout::kValues, block_value);
-      }
+      produce(p, w, form, tile, token, block_value);
+      fetch(token + groups * step);
+      if (p.corrects && w.team.half == 0 && w.at.warp == 0) solve(w);
     }
-    commit_copies();
-    fetch(token + groups * step);
     wait_for_groups<1>();
     __syncthreads();
     for (int i = 0; i < groups && first + i * step < tile.length; ++i) {
       if (value0 >= p.V) break;
       const int begin = first + i * step, end = begin + step;
-      consume(p, shared + i * Layout::kBytes, Output(p, tile, begin, value0), warp, lane, s);
+      consume<W>(p, shared + i * Layout::kBytes, Output(p, tile, begin, value0), warp, lane, s);
       if (!ends_chunk(p, tile, end)) continue;
       if (p.bf16_state) {
 #pragma unroll
@@ -116,7 +113,7 @@ __device__ __forceinline__ void run_tile(const ForwardParams& p, const Worker<kH
   }
 }
 
-template <int kHalves>
+template <int kHalves, bool kCommon>
 __global__ void __launch_bounds__(kGroups * 128, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
   extern __shared__ __align__(1024) char memory[];
@@ -126,7 +123,7 @@ __global__ void __launch_bounds__(kGroups * 128, 1)
     report(p);
   }
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const Worker<kHalves> w(shared, warp / 4, warp % 4, lane);
+  const Worker<kHalves, kCommon> w(shared, warp / 4, warp % 4, lane);
   const std::int64_t tiles = std::int64_t{p.N} * p.HV;
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
     const Tile tile(p, static_cast<int>(number), p.chunk);

@@ -3,6 +3,7 @@
 
 namespace kda::cuda::portable {
 
+const void* forward_common();
 const void* forward_narrow();
 const void* forward_wide();
 

@@ -19,11 +19,14 @@ inline constexpr int kGroups = 2;  // warpgroups of a block, at most
 
 struct Layout {
   static constexpr int kScratch = Image::kStride;
-  // V as the caller has it, [32][64] twice, where the growing keys stood.
-  static constexpr int kValues = kScratch + Scratch::kGrowing;
+  // Raw gates where growing keys will stand, so that V, as the caller has it ([32][64] twice), may
+  // come into the place of raw gates while these are at work.
+  static constexpr int kGates = kScratch + Scratch::kGrowing;
+  static constexpr int kValues = kScratch + Scratch::kGates;
   // Of the rows of one half of the channels, what the other needs for norms: [32][k, q] of fp32.
   static constexpr int kMeasures = kScratch + Scratch::kLedger;
-  static constexpr int kBytes = (kScratch + Scratch::kBytes + 1023) / 1024 * 1024;
+  static constexpr int kStarts = kScratch + Scratch::kBytes;  // of windows, kHead of fp32
+  static constexpr int kBytes = (kStarts + kHead * 4 + 1023) / 1024 * 1024;
 };
 static_assert(Scratch::kLedger + 2 * kChunk * 4 <= Scratch::kBytes);
 

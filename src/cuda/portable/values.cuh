@@ -13,8 +13,9 @@
 namespace kda::cuda::portable {
 
 // V^T of a warp's 16 value channels, columns in the order of `slot`; warp: of the block's eight.
+template <class Kind>
 __device__ __forceinline__ void load_values(std::uint32_t values, int warp, int lane,
-                                            const Pairs& pairs, Columns& x) {
+                                            const Kind& pairs, Columns& x) {
   const int matrix = lane >> 3;
   const std::uint32_t tile = values + (warp / 4) * Image::kHalf;
 #pragma unroll
