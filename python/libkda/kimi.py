@@ -52,6 +52,7 @@ class KimiConfig:
     moe_renormalize: bool = True
     rms_norm_eps: float = 1e-6
     backend: Backend = "fused"
+    streaming: bool = True  # False on a GPU, whose streaming states have no softplus gate
     chunk_size: int = 32
 
     @staticmethod
@@ -88,6 +89,7 @@ class KimiConfig:
             eps=self.rms_norm_eps,
             chunk_size=self.chunk_size,
             backend=self.backend,
+            streaming=self.streaming,
         )
 
     def has_experts(self, layer: int) -> bool:

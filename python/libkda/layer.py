@@ -46,6 +46,7 @@ class KDAConfig:
     chunk_size: int = 32
     eps: float = 1e-5  # of the output norm
     backend: Backend = "fused"
+    streaming: bool = True  # new_state() of "fused"; False: plain states, which every gate has
 
     @property
     def value_heads(self) -> int:
@@ -355,8 +356,10 @@ class FusedKDAChunkwise(_KDALayer):
     """With libkda's kernels: gates, norms and the logits of beta inside them."""
 
     def new_state(self, batch: int) -> KDAState:
-        """A streaming state: token by token has the bits of one call."""
+        """A streaming state: token by token has the bits of one call. Or config.streaming=False."""
         config, dtype = self.config, self.q_proj.weight.dtype
+        if not config.streaming:
+            return KDAState()
         return KDAState(
             StreamingState(
                 batch,

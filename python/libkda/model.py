@@ -39,6 +39,7 @@ class HybridConfig:
     eps: float = 1e-5
     output_gate_bias: bool = False  # FLA's models have one
     backend: Backend = "fused"
+    streaming: bool = True
 
     @property
     def kda(self) -> KDAConfig:
@@ -51,6 +52,7 @@ class HybridConfig:
             eps=self.eps,
             output_gate_bias=self.output_gate_bias,
             backend=self.backend,
+            streaming=self.streaming,
         )
 
 

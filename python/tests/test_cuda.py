@@ -247,6 +247,12 @@ def test_the_layer_and_a_model() -> None:
         mask = torch.ones(2, 40, device="cuda")
         mask[0, :7] = 0
         assert error(layer(x, attention_mask=mask)[0, 7:].cpu(), layer(x[:1, 7:])[0].cpu()) <= 2e-2
+    softplus = build_kda(replace(config, gate_lower_bound=None, streaming=False))
+    softplus.to("cuda", torch.bfloat16)
+    with torch.no_grad():
+        y, state = softplus(x), softplus.new_state(2)
+        steps = [softplus(x[:, a:b], state=state) for a, b in ((0, 33), (33, 34), (34, 40))]
+    assert error(torch.cat(steps, 1).cpu(), y.cpu().double()) <= 2e-2
     hybrid = HybridModel(HybridConfig(vocab_size=19, hidden_size=64, num_heads=2, head_dim=128))
     hybrid.to("cuda", torch.bfloat16)
     assert hybrid.generate(torch.randint(19, (2, 40), device="cuda"), 5).shape == (2, 5)

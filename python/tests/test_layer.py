@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from libkda import StreamingState
 from libkda.layer import KDAConfig, build_kda
 from naive import error
 
@@ -75,12 +76,14 @@ def test_earlier_outputs_do_not_see_later_tokens() -> None:
 
 
 @EVERY_FORM
-@pytest.mark.parametrize("backend", ["recurrent", "chunkwise", "fused"])
+@pytest.mark.parametrize("backend", ["recurrent", "chunkwise", "fused", "fused with plain states"])
 def test_states(form: str, backend: str) -> None:
-    one, layer = pair(FORMS[form], backend)
+    backend, _, plain = backend.partition(" ")
+    one, layer = pair(FORMS[form], backend, streaming=not plain)
     x = inputs(40 if backend == "fused" else 12)
     whole = one(x)
     state = layer.new_state(2)
+    assert isinstance(state.recurrent, StreamingState) == (backend == "fused" and not plain)
     with torch.no_grad():
         steps = [layer(x[:, :7], state=state)]
         steps += [layer(x[:, t : t + 1], state=state) for t in range(7, x.shape[1])]
