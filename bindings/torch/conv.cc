@@ -64,7 +64,8 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
     final_state = inputs.new_states(place);
     args.final_state = place.output("final_state", final_state);
   }
-  run_at(place, [&](const auto& context) { return causal_conv1d(args, context); }, sequences);
+  run_at(place, {.sequences = sequences},
+         [&](const auto& context) { return causal_conv1d(args, context); });
   give(stack, y, final_state);
 }
 
@@ -89,8 +90,8 @@ void run_pool(StableIValue* stack, uint64_t, uint64_t) {
   args.has_initial_state = place.input("has_initial_state", has_initial);
   const At y = place.empty_as(inputs.x);
   args.y = place.output("y", y);
-  run_at(
-      place, [&](const auto& context) { return causal_conv1d(args, context); }, sequences, slots);
+  run_at(place, {.sequences = sequences, .slots = slots},
+         [&](const auto& context) { return causal_conv1d(args, context); });
   give(stack, y);
 }
 

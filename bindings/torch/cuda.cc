@@ -31,6 +31,20 @@ CudaContext cuda_context(const Place& place) {
   return context;
 }
 
+CudaContext cuda_context(const Place& place, const Checks& checks) {
+  CudaContext context = cuda_context(place);
+  context.host_cu_seqlens = checks.sequences.host_data();
+  context.host_slots = checks.slots.host_data();
+  if (checks.status) {
+    const ConstTensor view = place.input("status", checks.status);
+    if (view.dtype != DType::i32 || checks.status->numel() != 1) {
+      throw Error("status", "another tensor", "[1] int32");
+    }
+    context.status = static_cast<std::uint32_t*>(checks.status->data_ptr());
+  }
+  return context;
+}
+
 CudaWorkspace::CudaWorkspace(const Place& place, std::size_t bytes)
     : memory_(place.empty({static_cast<std::int64_t>(bytes)}, AtType::Byte)), bytes_(bytes) {}
 

@@ -9,15 +9,20 @@ namespace kda::torch_op {
 // The place's device, with torch's current stream of it.
 CudaContext cuda_context(const Place& place);
 
-// call(context) on the backend of the place. The indices' host copies are for a GPU's checks.
+// What a GPU wants of indices that it does not read back: copies to check, and where its kernels
+// say what they had to cut.
+struct Checks {
+  Indices sequences = {}, slots = {};
+  MaybeAt status = {};  // [1] int32
+};
+
+// The place's context, with them.
+CudaContext cuda_context(const Place& place, const Checks& checks);
+
+// call(context) on the backend of the place.
 template <class Call>
-Ran run_at(const Place& place, const Call& call, const Indices& sequences = {},
-           const Indices& slots = {}) {
-  if (!place.is_cuda()) return call(cpu_context());
-  CudaContext context = cuda_context(place);
-  context.host_cu_seqlens = sequences.host_data();
-  context.host_slots = slots.host_data();
-  return call(context);
+Ran run_at(const Place& place, const Checks& checks, const Call& call) {
+  return place.is_cuda() ? call(cuda_context(place, checks)) : call(cpu_context());
 }
 
 // Memory for the length of a call. It may end before the kernels do: the allocator hands it to

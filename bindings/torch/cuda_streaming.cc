@@ -43,16 +43,6 @@ struct Form {
   }
 };
 
-CudaContext context_of(const Place& place, const At& status) {
-  const ConstTensor view = place.input("status", status);
-  if (view.dtype != DType::i32 || status.numel() != 1) {
-    throw Error("status", "another tensor", "[1] int32");
-  }
-  CudaContext context = cuda_context(place);
-  context.status = static_cast<std::uint32_t*>(status.data_ptr());
-  return context;
-}
-
 void slot_size(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   give(stack, static_cast<std::int64_t>(slot_bytes(Form(in).states())));
@@ -70,15 +60,13 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   const Place place(inputs.q);
   check_ran(told);
   const CudaStreamingStates states = form.states(place, memory);
-  CudaContext context = context_of(place, status);
-  context.states = &states;
   ForwardArgs args;
   args.options = states.options;
   const Indices sequences = inputs.bring(place);
   const Indices slots = place.bring_indices(slots_given);
   const MaybeAt has_initial = place.bring(has_initial_given);
-  context.host_cu_seqlens = sequences.host_data();
-  context.host_slots = slots.host_data();
+  CudaContext context = cuda_context(place, {sequences, slots, status});
+  context.states = &states;
   inputs.fill(args, place);
   args.initial_state = place.input("initial_state", inputs.initial_state, {});
   args.serving.slots = place.input("slots", slots.there);
@@ -102,7 +90,7 @@ void commit_drafts(StableIValue* stack, uint64_t, uint64_t) {
   const Place place(memory);
   const MaybeAt slots = place.bring(slots_given), counts = place.bring(MaybeAt(counts_given));
   commit(form.states(place, memory), place.input("slots", slots), place.input("counts", counts),
-         context_of(place, status));
+         cuda_context(place, {.status = status}));
 }
 
 void plain(StableIValue* stack, uint64_t, uint64_t) {

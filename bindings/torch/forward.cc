@@ -11,17 +11,15 @@ namespace {
 
 enum class Pass { chunks, tokens };
 
-// A pass on its tensors' backend; `more` are the indices that a GPU's checks want.
-template <class... Indices>
-Ran run_pass(Pass pass, const Place& place, ForwardArgs args, const Indices&... more) {
-  const auto call = [&](const auto& context) {
+// A pass on its tensors' backend.
+Ran run_pass(Pass pass, const Place& place, ForwardArgs args, const Checks& checks) {
+  return run_at(place, checks, [&](const auto& context) {
     if (pass == Pass::tokens) return recurrent(args, context);
     if (!place.is_cuda()) return forward(args, context);  // it brings memory of its own
     const CudaWorkspace workspace(place, workspace_bytes(args, context));
     args.workspace = workspace.view();
     return forward(args, context);
-  };
-  return run_at(place, call, more...);
+  });
 }
 
 // One operator for each pass, and for each one that says what ran.
@@ -48,10 +46,15 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
         inputs.new_states(place, layout, state_type(args.options, inputs.q, inputs.initial_state));
     args.final_state = place.output("final_state", final_state, layout);
   }
-  const Ran ran = run_pass(pass, place, args, sequences);
+  Checks checks = {.sequences = sequences};
   if constexpr (tells) {
-    give(stack, o, final_state, ran_tensor(ran));
+    At status = place.empty({1}, AtType::Int);
+    torch::stable::zero_(status);
+    checks.status = status;
+    const Ran ran = run_pass(pass, place, args, checks);
+    give(stack, o, final_state, ran_tensor(ran), status);
   } else {
+    run_pass(pass, place, args, checks);
     give(stack, o, final_state);
   }
 }
@@ -60,7 +63,7 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
 void run_pool(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const At pool = in.tensor();
-  const MaybeAt told = in.maybe();
+  const MaybeAt told = in.maybe(), status = in.maybe();
   Inputs inputs(in);
   const MaybeAt slots_given = in.maybe(), has_initial_given = in.maybe();
   const OptionArguments named_options(in);
@@ -82,7 +85,7 @@ void run_pool(StableIValue* stack, uint64_t, uint64_t) {
   args.serving.has_initial_state = place.input("has_initial_state", has_initial);
   const At o = place.empty_as(inputs.v);
   args.o = place.output("o", o);
-  put_ran(run_pass(pass, place, args, sequences, slots), told);
+  put_ran(run_pass(pass, place, args, {sequences, slots, status}), told);
   give(stack, o);
 }
 
@@ -93,10 +96,10 @@ void run_pool(StableIValue* stack, uint64_t, uint64_t) {
 
 void define_forward(Library& m) {
   m.def("forward" KDA_TORCH_FORWARD "(Tensor, Tensor)");
-  m.def("forward_ran" KDA_TORCH_FORWARD "(Tensor, Tensor, Tensor)");
+  m.def("forward_ran" KDA_TORCH_FORWARD "(Tensor, Tensor, Tensor, Tensor)");
   m.def("recurrent" KDA_TORCH_FORWARD "(Tensor, Tensor)");
-  m.def("recurrent_ran" KDA_TORCH_FORWARD "(Tensor, Tensor, Tensor)");
-  m.def("pool(Tensor(a!) state_pool, Tensor(b!)? ran, " KDA_TORCH_INPUTS
+  m.def("recurrent_ran" KDA_TORCH_FORWARD "(Tensor, Tensor, Tensor, Tensor)");
+  m.def("pool(Tensor(a!) state_pool, Tensor(b!)? ran, Tensor(c!)? status, " KDA_TORCH_INPUTS
         ", Tensor? slots, Tensor? has_initial_state, " KDA_TORCH_OPTIONS
         ", str state_layout, bool token_by_token) -> Tensor");
 }

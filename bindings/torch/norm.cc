@@ -31,7 +31,7 @@ void run(StableIValue* stack, uint64_t, uint64_t) {
   inputs.fill(args, place);
   const At y = place.empty_as(inputs.x);
   args.y = place.output("y", y);
-  run_at(place, [&](const auto& context) { return gated_norm(args, context); });
+  run_at(place, {}, [&](const auto& context) { return gated_norm(args, context); });
   give(stack, y);
 }
 

@@ -67,7 +67,7 @@ def _run(
     if ran is None:
         o, state = operators[0](*arguments)
     else:
-        o, state, numbers = operators[1](*arguments)
+        o, state, numbers, ran.status = operators[1](*arguments)
         ran.numbers.copy_(numbers)
     return o, state if output_final_state else None
 

@@ -27,6 +27,26 @@ _NUMBERS = (
     "one_token_windows",
 )
 
+# Bits of status: kda/cuda.hpp.
+_WRONG = {
+    1: ("cu_seqlens", "bounds out of order or beyond the tokens", "0, rising, at most T"),
+    2: ("slots", "one that these states do not have", "below the number of slots"),
+    4: (
+        "counts",
+        "more tokens than there are or fit",
+        "at most max_draft and the drafts that wait",
+    ),
+}
+
+
+def raise_if_wrong(status: Tensor) -> None:
+    """Waits for the device, and clears what it says."""
+    bits = int(status)
+    status.zero_()
+    for bit, (argument, was, accepted) in _WRONG.items():
+        if bits & bit:
+            raise RuntimeError(f"{argument}: {was}; accepted: {accepted}")
+
 
 class Ran:
     """What a call ran: kda::Ran of include/kda/kda.hpp. Give an empty one, and read it after.
@@ -36,11 +56,18 @@ class Ran:
     >>> ran.backend, ran.precision, ran.chunk, ran.windows
     ('cpu', 'fp32', 32, 16)
 
-    On a GPU isa is "best"; threads and windows, and with cu_seqlens there chunks, are 0.
+    On a GPU isa is "best"; threads and windows, and with cu_seqlens there chunks, are 0. check()
+    tells what of the indices that lie there was wrong.
     """
 
     def __init__(self) -> None:
         self.numbers = torch.zeros(len(_NUMBERS), dtype=torch.int64, device="cpu")
+        self.status: Tensor | None = None
+
+    def check(self) -> None:
+        """Waits for a GPU, and raises where cu_seqlens or slots that lie there were wrong."""
+        if self.status is not None:
+            raise_if_wrong(self.status)
 
     def _get(self, name: str) -> int:
         return int(self.numbers[_NUMBERS.index(name)])
@@ -109,6 +136,9 @@ class Ran:
         return f"Ran({', '.join(f'{name}={getattr(self, name)!r}' for name in _NUMBERS)})"
 
 
-def numbers_of(ran: Ran | None) -> Tensor | None:
-    """What an operator that changes something writes into."""
-    return None if ran is None else ran.numbers
+def told_by(ran: Ran | None, where: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """What an operator that changes something writes into: ran's numbers, and its status."""
+    if ran is None:
+        return None, None
+    ran.status = torch.zeros(1, dtype=torch.int32, device=where)
+    return ran.numbers, ran.status

@@ -58,8 +58,9 @@ def _fake_forward(*args: Any) -> tuple[Tensor, Tensor]:
     return _dense(v), v.new_empty(shape, dtype=dtype)
 
 
-def _fake_forward_ran(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return (*_fake_forward(*args), torch.empty([12], dtype=torch.int64, device="cpu"))
+def _fake_forward_ran(*args: Any) -> tuple[Tensor, ...]:
+    numbers = torch.empty([12], dtype=torch.int64, device="cpu")
+    return (*_fake_forward(*args), numbers, args[0].new_empty([1], dtype=torch.int32))
 
 
 def _fake_gradients(of: Sequence[Tensor | None], wanted: int) -> tuple[Tensor, ...]:
@@ -75,7 +76,11 @@ def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
     return _fake_gradients(args[: _TENSORS - 1], args[_TENSORS + 2])
 
 
-def _fake_pool(state_pool: Tensor, ran: Tensor | None, *args: Any) -> Tensor:
+def _fake_pool(state_pool: Tensor, ran: Tensor | None, status: Tensor | None, *args: Any) -> Tensor:
+    return _dense(args[2])
+
+
+def _fake_decode(states: Tensor, ran: Tensor | None, *args: Any) -> Tensor:
     return _dense(args[2])
 
 
@@ -197,7 +202,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "recurrent_ran": _fake_forward_ran,
     "backward": _fake_backward,
     "pool": _fake_pool,
-    "decode": _fake_pool,
+    "decode": _fake_decode,
     "cuda_decode": _fake_cuda_decode,
     "cuda_commit": lambda *args: None,
     "cuda_plain": _fake_cuda_plain,

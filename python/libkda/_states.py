@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from libkda._options import Options, StateLayout
+from libkda._ran import raise_if_wrong
 
 _ops = torch.ops.kda
 
@@ -64,18 +65,6 @@ class CpuStates:
 
     def check(self) -> None:
         pass  # every call is checked before it runs
-
-
-# Bits of status: kda/cuda.hpp.
-_WRONG = {
-    1: ("cu_seqlens", "bounds out of order or beyond the tokens", "0, rising, at most T"),
-    2: ("slots", "one that these states do not have", "below the number of slots"),
-    4: (
-        "counts",
-        "more tokens than there are or fit",
-        "at most max_draft and the drafts that wait",
-    ),
-}
 
 
 class CudaStates:
@@ -160,8 +149,4 @@ class CudaStates:
         return plain
 
     def check(self) -> None:
-        bits = int(self.status)
-        for bit, (argument, was, accepted) in _WRONG.items():
-            if bits & bit:
-                self.status.zero_()
-                raise RuntimeError(f"{argument}: {was}; accepted: {accepted}")
+        raise_if_wrong(self.status)

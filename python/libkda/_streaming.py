@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from libkda._devices import check_devices
 from libkda._options import Options, StateLayout, StateOptions, options_of
-from libkda._ran import Ran, numbers_of
+from libkda._ran import Ran, told_by
 from libkda._states import CpuStates, CudaStates
 
 
@@ -149,7 +149,9 @@ def decode(
     _without_gradients(q, k, v, g, beta, A_log, dt_bias)
     flat = [int(number) for checkpoint in checkpoints for number in checkpoint]
     tensors = (q, k, v, g, beta, A_log, dt_bias, None, cu_seqlens)
-    return state._states.decode(numbers_of(ran), tensors, slots, has_initial_state, draft, flat)
+    return state._states.decode(
+        None if ran is None else ran.numbers, tensors, slots, has_initial_state, draft, flat
+    )
 
 
 def update_pool(
@@ -181,7 +183,7 @@ def update_pool(
 
     A plain state starts a new chunk grid at each call; StreamingState keeps the bits of one call.
     On a GPU slots and cu_seqlens that lie there are not read back: a slot that the pool does not
-    have is taken as padding, and sequences are cut to the tokens that are given.
+    have is taken as padding, sequences are cut to the tokens that are given, and ran.check() tells.
     """
     check_devices(
         q=q,
@@ -199,7 +201,7 @@ def update_pool(
     _without_gradients(state_pool, q, k, v, g, beta, A_log, dt_bias)
     o: Tensor = torch.ops.kda.pool(
         state_pool,
-        numbers_of(ran),
+        *told_by(ran, q.device),
         q,
         k,
         v,

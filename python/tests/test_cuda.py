@@ -162,7 +162,24 @@ def test_drafts_snapshots_and_slots() -> None:
     state.check()
 
 
-def test_wrong_indices() -> None:
+def test_wrong_indices_of_plain_calls() -> None:
+    tensors, ran = make(CASE.but(B=1)), Ran()
+    call(CASE, tensors, cu_seqlens=torch.tensor([0, 40, 75], device="cuda"), ran=ran)
+    ran.check()
+    o, _ = call(CASE, tensors, cu_seqlens=torch.tensor([0, 40, 90], device="cuda"), ran=ran)
+    with pytest.raises(RuntimeError, match=r"cu_seqlens: .+; accepted: "):
+        ran.check()
+    ran.check()  # said once
+    assert torch.equal(o[:, :40], call(CASE, piece(tensors, 0, 40))[0])
+    pool, form = torch.zeros(2, CASE.HV, 128, 128, device="cuda"), Options(**BOUNDED)
+    slots = torch.tensor([2], device="cuda")
+    libkda.update_pool(pool, **tensors, options=form, slots=slots, ran=ran)
+    with pytest.raises(RuntimeError, match=r"slots: .+; accepted: "):
+        ran.check()
+    assert not pool.any()
+
+
+def test_wrong_indices_of_states() -> None:
     state, token = states(CASE, slots=2), make(CASE.but(T=1))
     with pytest.raises(RuntimeError, match=r"slots: .+; accepted: "):
         decode(state, **token, slots=torch.tensor([0, 2]))
@@ -345,7 +362,7 @@ def operators() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "forward": (ops.forward, (*inputs, *options, "key_first", True)),
         "forward_ran": (ops.forward_ran, (*inputs, *options, "key_first", False)),
         "recurrent": (ops.recurrent, (*inputs, *options, "value_first", True)),
-        "pool": (ops.pool, (pool, None, *inputs, None, None, *options, "key_first", False)),
+        "pool": (ops.pool, (pool, None, status, *inputs, None, None, *options, "key_first", False)),
         "conv": (ops.causal_conv1d, (x, weight, None, past, None, "silu", True)),
         "conv_pool": (
             ops.causal_conv1d_pool,

@@ -102,5 +102,5 @@ def test_refusals_of_a_compiled_call(name: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_gpu_that_is_not_there() -> None:
     options: Any = {**CASE.options, "precision": "mixed", "device": "cuda"}
-    with pytest.raises((RuntimeError, AssertionError), match="CUDA|NVIDIA"):  # ours or torch's
+    with pytest.raises((RuntimeError, AssertionError), match=r"CUDA|NVIDIA"):  # ours or torch's
         StreamingState(1, 2, 128, 128, **options)

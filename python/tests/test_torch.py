@@ -47,6 +47,7 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             (
                 torch.randn(3, 2, 8, 6),
                 libkda.Ran().numbers,
+                torch.zeros(1, dtype=torch.int32),
                 *inputs(SMALL.but(has_state=False)),
                 torch.tensor([2]),
                 None,
