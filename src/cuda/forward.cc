@@ -130,7 +130,7 @@ void use_ring(const Grid& grid, char* memory, ForwardParams& p) {
   p.slots_a_lane = grid.slots;
   p.halves = grid.halves;
   p.filled = reinterpret_cast<std::uint32_t*>(memory);
-  p.taken = p.filled + static_cast<std::ptrdiff_t>(p.lanes) * p.slots_a_lane;
+  p.taken = p.filled + static_cast<std::ptrdiff_t>(p.lanes) * p.slots_a_lane * kCounter;
   p.ring = memory + counter_bytes(grid);
 }
 

@@ -62,7 +62,7 @@ Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors) {
 }
 
 std::size_t counter_bytes(const Grid& grid) {
-  const std::size_t words = static_cast<std::size_t>(grid.lanes) * (2 * grid.slots);
+  const std::size_t words = static_cast<std::size_t>(grid.lanes) * (2 * grid.slots) * kCounter;
   return (words * 4 + 1023) / 1024 * 1024;
 }
 

@@ -83,12 +83,15 @@ struct ForwardParams {
 
   // The hand-over (sm90/schedule.cuh).
   char* ring;             // [lanes, slots_a_lane] images
-  std::uint32_t* filled;  // [lanes, slots_a_lane] parts of images written, ever
-  std::uint32_t* taken;   // [lanes, slots_a_lane] copies that consumers have taken, ever
+  std::uint32_t* filled;  // [lanes, slots_a_lane, kCounter] parts of images written, ever
+  std::uint32_t* taken;   // [lanes, slots_a_lane, kCounter] copies that consumers have taken, ever
   std::uint32_t* status;  // the caller's, or null
   int lanes, slots_a_lane;
   int halves;  // consumer blocks a lane: 1 takes whole heads, 2 half a head each
 };
+
+// Words from counter to counter: each has a sector of the L2 to itself.
+inline constexpr int kCounter = 8;
 
 // Bits of the status word.
 inline constexpr std::uint32_t kBadSequences = 1;  // cu_seqlens was clamped

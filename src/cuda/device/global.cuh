@@ -5,9 +5,9 @@
 
 namespace kda::cuda {
 
-// To the L2, if the line is not there; bytes and address multiples of 16.
-__device__ __forceinline__ void prefetch_global(const void* p, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(p), "r"(bytes) : "memory");
+// Its line to the L2, if it is not there.
+__device__ __forceinline__ void prefetch_global(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
 }
 
 __device__ __forceinline__ void store_global(char* p, uint4 x) {

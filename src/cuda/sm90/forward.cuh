@@ -5,6 +5,7 @@
 
 #include "cuda/sm90/output.cuh"
 #include "cuda/sm90/produce.cuh"
+#include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/scan.cuh"
 
 namespace kda::cuda::sm90 {
@@ -42,10 +43,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (!consumer) {
-    const int workers = (gridDim.x - consumers) * 4;
-    produce<kGeneral>(p, base + group * Scratch::kEnds,
-                      shared + 4 * Scratch::kEnds + group * Scratch::kBytes, group,
-                      (block - consumers) * 4 + group, workers);
+    const int workers = (gridDim.x - consumers) * 4, worker = (block - consumers) * 4 + group;
+    const int lane = worker % p.lanes;
+    produce<kGeneral>(p, Ring(p, base + group * Scratch::kEnds),
+                      shared + 4 * Scratch::kEnds + group * Scratch::kBytes, group, lane,
+                      worker / p.lanes, workers / p.lanes + (lane < workers % p.lanes ? 1 : 0));
     return;
   }
   const int lane = p.halves == 1 ? block : block / 2, half = p.halves == 1 ? 0 : block % 2;

@@ -6,21 +6,10 @@
 
 #include "cuda/sm90/gate.cuh"
 #include "cuda/sm90/intra.cuh"
+#include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/windows.cuh"
 
 namespace kda::cuda::sm90 {
-
-// What a warpgroup does next, in shared memory: one thread works it out, all read it.
-struct Task {
-  const char *k, *q, *g, *beta;  // of the chunk's first token
-  char* image;
-  std::uint32_t* filled;
-  std::uint32_t* taken;
-  std::uint32_t use;  // times the ring's place has been used before
-  int left;           // tokens of the chunk; 0: no task
-  int h;
-  bool entered;  // another tile than the task before
-};
 
 // The thread that works it out keeps its place in shared memory too: registers are short. It is one
 // task ahead, so that what it writes becomes visible by barriers that are there anyway.
@@ -60,14 +49,12 @@ struct Ledger {
     t.left = 0;
     if (!walk.valid()) return;
     const Tile& tile = walk.tile();
-    const int token = walk.chunk() * kChunk, at = place.index(p);
+    const int token = walk.chunk() * kChunk;
     t.k = row(p.k, tile, token, tile.h / p.group);
     t.q = row(p.q, tile, token, tile.h / p.group);
     t.g = row(p.g, tile, token, tile.h);
     t.beta = row(p.beta, tile, token, tile.h);
-    t.image = p.ring + static_cast<std::int64_t>(at) * Image::kStride;
-    t.filled = p.filled + at;
-    t.taken = p.taken + at;
+    t.place = place.index(p);
     t.use = place.use();
     t.left = min(kChunk, tile.length - token);
     t.h = tile.h;
@@ -98,11 +85,19 @@ __device__ __forceinline__ void fetch_rows(const ForwardParams& p, const Task& t
   commit_copies();
 }
 
-// The same into the L2, in good time.
-__device__ __forceinline__ void prefetch_rows(const ForwardParams& p, const Task& task, int lane) {
-  if (lane >= task.left) return;
-  prefetch_global(task.k + lane * (p.k.token * 2), kHead * 2);
-  prefetch_global(task.q + lane * (p.q.token * 2), kHead * 2);
+// The same into the L2, in good time: a warp's eight tokens, by ordinary prefetches. (Those of the
+// copy engine hold a warp for 80 cycles a row.)
+__device__ __forceinline__ void prefetch_rows(const ForwardParams& p, const Task& task,
+                                              const Patch& at) {
+  const int token = at.warp * 8 + (at.lane >> 2), line = at.lane & 1;
+  if (token >= task.left) return;
+  const View& view = at.lane & 2 ? p.q : p.k;
+  prefetch_global((at.lane & 2 ? task.q : task.k) + token * (view.token * 2) + line * 128);
+}
+
+// A thread's token's beta, raw.
+__device__ __forceinline__ float fetch_beta(const ForwardParams& p, const Task& task, int token) {
+  return token < task.left ? load_scalar(task.beta, p.beta.element, token * p.beta.token) : 0.f;
 }
 
 // G, the sums of the gates in bits, over the thread's own tokens.
@@ -200,23 +195,13 @@ __device__ __forceinline__ void store_decay(const Patch& at, Place image, const 
   }
 }
 
-// Says that a part of an image is written: the solve late, when its stores are long done, but
-// before the wait for another place. The fence between these stores and the copy engine's reads is
-// on the reader's side (stages.cuh).
-__device__ __forceinline__ void signal(std::uint32_t* filled, int lane) {
-  if (!filled) return;
-  __syncwarp();
-  if (lane == 0) add_release(filled, 1);
-}
-
 static_assert(sizeof(Ledger) <= Scratch::kBytes - Scratch::kLedger);
 
 // kGeneral: any gate, window, stride; else a bounded gate in bf16 whose bound fits one window a
-// chunk, and rows of whole vectors. `worker`: this warpgroup's number among all producers'.
-// ends_at: Scratch::kEnds bytes of shared memory, a multiple of 1024.
+// chunk, and rows of whole vectors. Takes chunks first, first + step ... of a lane.
 template <bool kGeneral>
-__device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t ends_at,
-                                        char* scratch, int group, int worker, int workers) {
+__device__ __forceinline__ void produce(const ForwardParams& p, Ring ring, char* scratch, int group,
+                                        int lane_of_ring, int first, int step) {
   const std::uint32_t base = shared_address(scratch);
   Ledger& ledger = *reinterpret_cast<Ledger*>(scratch + Scratch::kLedger);
   const int thread = threadIdx.x % 128;
@@ -226,13 +211,16 @@ __device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t en
   const int solver = (group & 1) * 2;
   const auto meet = [] { barrier_sync(1 + threadIdx.x / 128, 128); };
   const bool keeper = warp == 2 - solver && lane == 0;
-  const int step = workers / p.lanes + (worker % p.lanes < workers % p.lanes ? 1 : 0);
-  if (keeper) new (&ledger) Ledger(p, worker % p.lanes, worker / p.lanes, step);
+  const auto say_solve = [&] {
+    __syncwarp();
+    if (lane == 0) ring.say();
+  };
+  if (keeper) new (&ledger) Ledger(p, lane_of_ring, first, step);
   meet();
   fetch_gates<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
   fetch_rows<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
+  float raw_beta = thread < kChunk ? fetch_beta(p, ledger.task[0], thread) : 0.f;
   GateForm form;
-  std::uint32_t* unsignalled = nullptr;  // the solver's
   for (int turn = 0, parity = 0;; parity ^= 1) {
     const Task& task = ledger.task[turn];
     // Addresses are cheap to compute again, and too many to keep.
@@ -246,16 +234,11 @@ __device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t en
       form.load(p, task.h, base + Scratch::kOffsets);
       meet();
     }
-    // A look at the place's counter in good time: the answer is a long way off.
-    const std::uint32_t taken = keeper ? load_relaxed(task.taken) : 0;
+    const std::uint32_t seen = keeper ? ring.look(task) : 0;
     const std::uint32_t rows = base + Scratch::kRows + parity * Scratch::kRowsBytes;
     if (thread < kChunk) {
-      float beta = 0.f;
-      if (thread < left) {
-        beta = load_scalar(task.beta, p.beta.element, thread * p.beta.token);
-        if (p.sigmoid_beta) beta = sigmoid(beta);
-      }
-      store_shared(rows + Scratch::kBeta + thread * 4, beta);
+      const float beta = p.sigmoid_beta ? sigmoid(raw_beta) : raw_beta;
+      store_shared(rows + Scratch::kBeta + thread * 4, thread < left ? beta : 0.f);
     }
     float G[4][8], before[8], total[8];
     sum_gates<kGeneral>(p, task, at, form, base, G);
@@ -264,22 +247,23 @@ __device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t en
         p, measure_rows<kGeneral>(p, base + at.tile, base + Scratch::kQueries + at.tile, lane),
         rows, row_of_lane(at.token, lane), lane);
     sum_in_warp(at, base, G, before);
-    signal(unsignalled, lane);
-    if (keeper && taken < task.use * kParts * p.halves) {
-      while (load_relaxed(task.taken) < task.use * kParts * p.halves) {
-      }
+    if (warp == solver) say_solve();
+    if (keeper) {
+      ring.say();
+      ring.wait_free(task, seen);
     }
     meet();
     const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
     fetch_gates<kGeneral>(p, next, at, base);
-    if (!kGeneral && warp == 1) prefetch_rows(p, next, lane);
-    char* const image = task.image;
+    if (!kGeneral) prefetch_rows(p, next, at);
+    if (thread < kChunk) raw_beta = fetch_beta(p, next, thread);
+    char* const image = ring.image(task);
     // With one window the sums carry the shift at once.
     const bool single = !kGeneral || p.single;
     sum_over_warps(at, base, single ? p.shift : 0.f, before, G, total);
     if (warp == 3 && lane < 16) store_decay(at, image, total);
     if (single) {
-      store_operands(p, at, base, ends_at, rows, image, G, total);
+      store_operands(p, at, base, ring.ends(), rows, image, G, total);
       fence_async_proxy_shared();
     } else {
       uint4 k[4], q[4];
@@ -290,26 +274,24 @@ __device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t en
       }
       store_state_operands(p, at, base, rows, image, k, q, G, total);
       const Team<1> team{0, static_cast<int>(1 + threadIdx.x / 128), 0};
-      multiply_windows(p, at, team, base, rows, ends_at, image, k, q, G);
+      multiply_windows(p, at, team, base, rows, ring.ends(), image, k, q, G);
     }
     meet();
-    if (single && keeper) bulk_store(image + Image::kEndKeys, ends_at, Scratch::kEnds);
+    if (single && keeper) ring.store_ends(task);
     if (single) multiply_operands<false>(base, rows, image, at.warp, at.lane, 0, kChunk);
     meet();
     fetch_rows<kGeneral>(p, next, at, base);
     if (warp == solver) {
       solve(base + Scratch::kA, rows + Scratch::kBeta, image + Image::kW, at.lane);
-      unsignalled = task.filled;
+      ring.take_up(task);
     } else if (keeper) {
-      // All but the solve: what the others stored lies behind the barrier.
-      wait_for_bulk_stores();
-      fence_async_proxy();
-      add_release(task.filled, 1);
+      ring.take_up(task);  // what the others stored lies behind the barrier
       ledger.advance(p, step, turn == 0 ? 2 : turn - 1);
     }
     turn = turn == 2 ? 0 : turn + 1;
   }
-  signal(unsignalled, lane);
+  if (warp == solver) say_solve();
+  if (keeper) ring.say();
 }
 
 }  // namespace kda::cuda::sm90

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/barrier.cuh"
 #include "cuda/device/math.cuh"
@@ -30,15 +31,15 @@ struct Ahead {
   std::uint32_t v[2][4];
   float4 decay[8];
 
-  __device__ __forceinline__ void load(std::uint32_t front, std::uint32_t values, int warp,
+  __device__ __forceinline__ void load(std::uint32_t decays, std::uint32_t values, int warp,
                                        int lane) {
     const int matrix = lane >> 3;
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
       const int token = (2 * t + (matrix >> 1)) * 8 + token_of(lane & 7);
-      load_matrices_transposed(front + values + swizzled(token, 2 * warp + (matrix & 1)), v[t]);
+      load_matrices_transposed(values + swizzled(token, 2 * warp + (matrix & 1)), v[t]);
     }
-    const std::uint32_t at = front + Stages::kDecay + (lane & 3) * 16;
+    const std::uint32_t at = decays + (lane & 3) * 16;
 #pragma unroll
     for (int i = 0; i < 8; ++i) decay[i] = load_shared4(at + i * 64);
   }
@@ -137,15 +138,10 @@ __device__ __forceinline__ void predict(std::uint32_t keys_at, std::uint32_t (&a
   round_tf32(u);
 }
 
-// The warp has read its part of a stage: all lanes' reads lie before the arrival.
-__device__ __forceinline__ void release(std::uint32_t empty, int lane) {
-  __syncwarp();
-  if (lane == 0) mbarrier_arrive(empty);
-}
-
 // The chunks of one tile. half: which 64 value channels. kServing: with checkpoints, bf16 states.
-template <bool kServing>
-__device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& stages,
+// From: Stages, or what else brings images.
+template <bool kServing, class From>
+__device__ __forceinline__ void scan_tile(const ForwardParams& p, const From& stages,
                                           const Tile& tile, int half, std::uint32_t staging,
                                           Turn& front, Turn& back) {
   const int thread = thread_of_group();
@@ -156,31 +152,28 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
   load_state<kServing>(p, tile, value0, lane, s);
   Stops<kServing> stops(p, tile);
   if (stops.due(0)) stops.keep(p, tile, value0, lane, s);
-  const std::uint32_t my_values = Stages::kValues + (p.halves == 1 ? half * Image::kHalf : 0);
+  const int my_half = p.halves == 1 ? half : 0;
   const Output output(p, tile, value0, staging + warp * kChunk * 32, lane);
   float u[16], z[16], o[16];
   std::uint32_t a[8][4];
   Ahead ahead;
   Output::Packed packed;
-  // The next chunk's front, a product ahead of its use; the chunk's back.
-  const auto look_ahead = [&](bool more) {
-    mbarrier_wait(stages.back_full(back.stage), back.parity);
-    if (!more) return;
-    mbarrier_wait(stages.front_full(front.stage), front.parity);
-    ahead.load(stages.front(front.stage), my_values, warp, lane);
+  // The next chunk's front.
+  const auto look_ahead = [&] {
+    stages.wait_front(front);
+    ahead.load(stages.decay(front.stage), stages.values(front.stage, my_half), warp, lane);
   };
   if (tile.chunks > 0) {
-    mbarrier_wait(stages.front_full(front.stage), front.parity);
-    ahead.load(stages.front(front.stage), my_values, warp, lane);
+    look_ahead();
     pack_state(s, a);
     ahead.unpack_values(u);
     const int mine = front.stage;
     front.next();
-    predict<0>(stages.front(mine), a, u, [&] { ahead.apply_decay(s); });
-    look_ahead(tile.chunks > 1);
-    release(stages.front_empty(mine), lane);
+    predict<0>(stages.keys(mine), a, u, [&] { ahead.apply_decay(s); });
+    stages.wait_back(back);
+    stages.release_front(mine, lane);
   }
-  for (int chunk = 0; chunk < tile.chunks; ++chunk) {
+  const auto step = [&]<bool kMore>(std::bool_constant<kMore>, int chunk) {
     const std::uint32_t image = stages.back(back.stage);
     // Z = W U (8)
     pin(u);
@@ -205,6 +198,7 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     wgmma_commit();
     multiply_tokens<false>(o, z, swizzled_operand(image + Image::kAqk));
     wgmma_commit();
+    if constexpr (kMore) look_ahead();
     if (chunk > 0) output.store(packed, (chunk - 1) * kChunk);
     ahead.unpack_values(u);
     wgmma_wait<1>();
@@ -215,33 +209,36 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     const auto finish_output = [&] {
       pin(o);
       output.take(o, packed);
-      release(stages.back_empty(back.stage), lane);
+      stages.release_back(back.stage, lane);
       back.next();
     };
-    if (chunk + 1 < tile.chunks) {
+    if constexpr (kMore) {
       const int mine = front.stage;
       front.next();
-      predict<1>(stages.front(mine), a, u, [&] {
+      predict<1>(stages.keys(mine), a, u, [&] {
         ahead.apply_decay(s);
         pin(s);
         wgmma_wait<1>();
         finish_output();
-        look_ahead(chunk + 2 < tile.chunks);
+        stages.wait_back(back);
       });
-      release(stages.front_empty(mine), lane);
+      stages.release_front(mine, lane);
     } else {
       wgmma_wait<0>();
       finish_output();
     }
-  }
+  };
+  int chunk = 0;
+  for (; chunk + 1 < tile.chunks; ++chunk) step(std::true_type{}, chunk);
+  if (chunk < tile.chunks) step(std::false_type{}, chunk);
   if (tile.chunks > 0) output.store(packed, (tile.chunks - 1) * kChunk);
   if (p.final.data) store_state<kServing>(p.final, tile.slot, tile.h, value0, lane, s);
 }
 
 // All tiles of a lane.
-template <bool kServing>
-__device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int lane,
-                                     int half, std::uint32_t staging) {
+template <bool kServing, class From>
+__device__ __forceinline__ void scan(const ForwardParams& p, const From& stages, int lane, int half,
+                                     std::uint32_t staging) {
   Turn front, back;
   for (int number = lane; number < p.N * p.HV; number += p.lanes) {
     scan_tile<kServing>(p, stages, Tile(p, number), half, staging, front, back);

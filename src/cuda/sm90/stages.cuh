@@ -13,8 +13,23 @@
 
 namespace kda::cuda::sm90 {
 
+inline constexpr int kStages = 4;
+
+// A stage and the parity of its use.
+struct Turn {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 struct Stages {
-  static constexpr int kCount = 4;
+  static constexpr int kCount = kStages;
   // A front holds what U needs, a back all else: each is filled again as soon as it has been used.
   static constexpr int kValues = 2 * Image::kHalf;  // V, two halves; the keys are at 0
   static constexpr int kDecay = 4 * Image::kHalf;
@@ -46,6 +61,29 @@ struct Stages {
     return barrier(3 * kCount + stage);
   }
 
+  __device__ __forceinline__ std::uint32_t keys(int stage) const { return front(stage); }
+  __device__ __forceinline__ std::uint32_t decay(int stage) const { return front(stage) + kDecay; }
+  // Value channels of `half` where a stage holds both.
+  __device__ __forceinline__ std::uint32_t values(int stage, int half) const {
+    return front(stage) + kValues + half * Image::kHalf;
+  }
+
+  __device__ __forceinline__ void wait_front(const Turn& turn) const {
+    mbarrier_wait(front_full(turn.stage), turn.parity);
+  }
+  __device__ __forceinline__ void wait_back(const Turn& turn) const {
+    mbarrier_wait(back_full(turn.stage), turn.parity);
+  }
+  // The warp has read its part of a stage: all lanes' reads lie before the arrival.
+  __device__ __forceinline__ void release_front(int stage, int lane) const {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(front_empty(stage));
+  }
+  __device__ __forceinline__ void release_back(int stage, int lane) const {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(back_empty(stage));
+  }
+
   // By one thread. warps: how many read a stage.
   __device__ __forceinline__ void init(int warps) const {
     for (int i = 0; i < kCount; ++i) {
@@ -58,19 +96,6 @@ struct Stages {
 
  private:
   __device__ __forceinline__ std::uint32_t barrier(int i) const { return base + kBarriers + i * 8; }
-};
-
-// A stage and the parity of its use.
-struct Turn {
-  int stage = 0;
-  std::uint32_t parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == Stages::kCount) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // V of a chunk, `halves` halves from half `first` on, by one warp, to where a stage keeps it. Every
@@ -116,7 +141,7 @@ struct Feed {
   }
 
   __device__ __forceinline__ const std::uint32_t* counter(const ForwardParams& p) const {
-    return p.filled + place.index(p);
+    return p.filled + place.index(p) * kCounter;
   }
 
   // Until the image is whole. Relaxed: what is waited for is read by the copy engine alone, past
@@ -132,7 +157,7 @@ struct Feed {
   }
 
   __device__ __forceinline__ void taken(const ForwardParams& p) const {
-    add_relaxed(p.taken + place.index(p), 1);
+    add_relaxed(p.taken + place.index(p) * kCounter, 1);
   }
 };
 
