@@ -17,18 +17,22 @@ using sm90::Scratch;
 
 inline constexpr int kGroups = 2;  // warpgroups of a block, at most
 
+// Small enough for two in the 163 KiB that a block may have on an A100.
 struct Layout {
-  static constexpr int kScratch = Image::kStride;
+  static constexpr int kScratch = (Image::kBytes + 255) / 256 * 256;
   // Raw gates where growing keys will stand, so that V, as the caller has it ([32][64] twice), may
   // come into the place of raw gates while these are at work.
   static constexpr int kGates = kScratch + Scratch::kGrowing;
   static constexpr int kValues = kScratch + Scratch::kGates;
-  // Of the rows of one half of the channels, what the other needs for norms: [32][k, q] of fp32.
-  static constexpr int kMeasures = kScratch + Scratch::kLedger;
-  static constexpr int kStarts = kScratch + Scratch::kBytes;  // of windows, kHead of fp32
-  static constexpr int kBytes = (kStarts + kHead * 4 + 1023) / 1024 * 1024;
+  // Of the rows of one half of the channels, what the other needs for norms, [32][k, q] of fp32:
+  // before there is an A_kk.
+  static constexpr int kMeasures = kScratch + Scratch::kA;
+  // Of windows, kHead of fp32: the second of the rows' factors is not needed here.
+  static constexpr int kStarts = kScratch + Scratch::kRows + Scratch::kRowsBytes;
+  static constexpr int kBytes = (kScratch + Scratch::kLedger + 1023) / 1024 * 1024;
 };
-static_assert(Scratch::kLedger + 2 * kChunk * 4 <= Scratch::kBytes);
+static_assert(Scratch::kRowsBytes >= kHead * 4);
+static_assert(kGroups * Layout::kBytes <= 163 * 1024);
 
 // The tokens that are taken at once.
 __host__ __device__ constexpr int step_of(int chunk) { return chunk < kChunk ? chunk : kChunk; }
