@@ -37,6 +37,7 @@ struct ConvParams {
   int B, T, N, C;
   bool silu;
   int column_blocks;  // blocks that all channels take
+  int heads;          // sequences of a task, in a step
   int run, runs;      // tokens of a task, tasks of a batch row
 };
 
