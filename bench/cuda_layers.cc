@@ -94,6 +94,45 @@ void time_norm(const char* name, std::int64_t T, std::int64_t H, DType dtype, bo
         rows * (gate ? 3 : 2));
 }
 
+void time_conv_backward(std::int64_t T, DType dtype, const char* name, const CudaContext& context) {
+  constexpr std::int64_t C = 12288;
+  DeviceArena arena;
+  ConvBackwardArgs a;
+  a.x = tensor(arena, dtype, {1, T, C}, 1);
+  a.d_y = tensor(arena, dtype, {1, T, C}, 2);
+  a.dx = tensor(arena, dtype, {1, T, C}, 0);
+  a.weight = tensor(arena, dtype, {C, kWidth}, 3);
+  a.dweight = tensor(arena, DType::f32, {C, kWidth}, 0);
+  a.workspace.bytes = workspace_bytes(a, context);
+  a.workspace.data = arena.allocate(a.workspace.bytes);
+  const std::int64_t rows = T * C * static_cast<std::int64_t>(size_of(dtype));
+  print(name,
+        rotate(std::vector{a}, context,
+               [&](const ConvBackwardArgs& x) { causal_conv1d_backward(x, context); }),
+        3 * rows);
+}
+
+void time_norm_backward(std::int64_t T, std::int64_t H, DType dtype, const char* name,
+                        const CudaContext& context) {
+  constexpr std::int64_t D = 128;
+  DeviceArena arena;
+  GatedNormBackwardArgs a;
+  a.x = tensor(arena, dtype, {1, T, H, D}, 1);
+  a.gate = tensor(arena, dtype, {1, T, H, D}, 2);
+  a.d_y = tensor(arena, dtype, {1, T, H, D}, 3);
+  a.dx = tensor(arena, dtype, {1, T, H, D}, 0);
+  a.dgate = tensor(arena, dtype, {1, T, H, D}, 0);
+  a.weight = contiguous(static_cast<const void*>(arena.zeros(D * 4)), DType::f32, {D});
+  a.dweight = contiguous(arena.zeros(D * 4), DType::f32, {D});
+  a.workspace.bytes = workspace_bytes(a, context);
+  a.workspace.data = arena.allocate(a.workspace.bytes);
+  const std::int64_t rows = T * H * D * static_cast<std::int64_t>(size_of(dtype));
+  print(name,
+        rotate(std::vector{a}, context,
+               [&](const GatedNormBackwardArgs& x) { gated_norm_backward(x, context); }),
+        5 * rows);
+}
+
 }  // namespace
 
 int main() {
@@ -123,6 +162,10 @@ int main() {
   time_norm("norm without gate bf16 T8192 H96", 8192, 96, bf16, false, context);
   time_norm("gated norm bf16 128 tokens H32", 128, 32, bf16, true, context);
   time_norm("gated norm bf16 one token H32", 1, 32, bf16, true, context);
+  time_conv_backward(8192, bf16, "conv backward bf16 T8192 C12288", context);
+  time_conv_backward(8192, f32, "conv backward f32 T8192 C12288", context);
+  time_norm_backward(8192, 32, bf16, "norm backward bf16 T8192 H32", context);
+  time_norm_backward(8192, 96, bf16, "norm backward bf16 T8192 H96", context);
   cudaStreamDestroy(stream);
   return 0;
 }

@@ -26,13 +26,21 @@ Ran recurrent(const ForwardArgs&, const CudaContext&) { throw refusal(); }
 std::string why_not(const ForwardArgs&, const CudaContext&) { return refusal().what(); }
 std::size_t workspace_bytes(const ForwardArgs&, const CudaContext&) { throw refusal(); }
 Ran causal_conv1d(const ConvArgs&, const CudaContext&) { throw refusal(); }
+Ran causal_conv1d_backward(const ConvBackwardArgs&, const CudaContext&) { throw refusal(); }
 Ran causal_conv1d_commit(const ConvCommitArgs&, const CudaContext&) { throw refusal(); }
 Ran l2_norm(const L2NormArgs&, const CudaContext&) { throw refusal(); }
+Ran l2_norm_backward(const L2NormBackwardArgs&, const CudaContext&) { throw refusal(); }
 Ran gated_norm(const GatedNormArgs&, const CudaContext&) { throw refusal(); }
+Ran gated_norm_backward(const GatedNormBackwardArgs&, const CudaContext&) { throw refusal(); }
 std::string why_not(const ConvArgs&, const CudaContext&) { return refusal().what(); }
+std::string why_not(const ConvBackwardArgs&, const CudaContext&) { return refusal().what(); }
 std::string why_not(const ConvCommitArgs&, const CudaContext&) { return refusal().what(); }
 std::string why_not(const L2NormArgs&, const CudaContext&) { return refusal().what(); }
+std::string why_not(const L2NormBackwardArgs&, const CudaContext&) { return refusal().what(); }
 std::string why_not(const GatedNormArgs&, const CudaContext&) { return refusal().what(); }
+std::string why_not(const GatedNormBackwardArgs&, const CudaContext&) { return refusal().what(); }
+std::size_t workspace_bytes(const ConvBackwardArgs&, const CudaContext&) { throw refusal(); }
+std::size_t workspace_bytes(const GatedNormBackwardArgs&, const CudaContext&) { throw refusal(); }
 
 }  // namespace kda
 

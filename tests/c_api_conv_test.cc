@@ -106,11 +106,12 @@ TEST(CApiConv, Refusals) {
   backward.reserved = 0;
   backward.activation = -1;
   expect_c_error(kda_causal_conv1d_backward_why_not(&backward, nullptr, e), e, "activation");
-  kda_context cuda;
-  KDA_INIT(cuda);
-  cuda.backend = KDA_CUDA;
-  expect_c_error(kda_causal_conv1d_backward(&backward, &cuda, nullptr, e), e, "context.backend",
-                 {"conv1d"});
+  std::size_t bytes = 1;
+  ASSERT_EQ(kda_causal_conv1d_backward_workspace_bytes(&backward, nullptr, nullptr, e),
+            KDA_ERROR_REFUSED);
+  backward.activation = 1;
+  ASSERT_EQ(kda_causal_conv1d_backward_workspace_bytes(&backward, nullptr, &bytes, e), KDA_OK);
+  EXPECT_EQ(bytes, 0u) << "the CPU allocates";
   expect_c_error(kda_causal_conv1d(nullptr, nullptr, nullptr, e), e, "args", {"null"});
   expect_c_error(kda_causal_conv1d_backward(nullptr, nullptr, nullptr, e), e, "args", {"null"});
   expect_c_error(kda_causal_conv1d_commit(nullptr, nullptr, nullptr, e), e, "args", {"null"});
@@ -125,7 +126,8 @@ TEST(CApiConv, NamesAndPlaces) {
   EXPECT_STREQ(kda_activation_name(KDA_ACTIVATION_SILU), "silu");
   EXPECT_STREQ(kda_activation_name(2), "unknown");
   static_assert(sizeof(kda_conv_args) == 8 + 9 * sizeof(kda_tensor) + 2 * 4);
-  static_assert(sizeof(kda_conv_backward_args) == 8 + 11 * sizeof(kda_tensor) + 2 * 4);
+  static_assert(sizeof(kda_conv_backward_args) ==
+                8 + 11 * sizeof(kda_tensor) + 2 * 4 + sizeof(kda_workspace));
   static_assert(sizeof(kda_conv_commit_args) == 8 + 7 * sizeof(kda_tensor));
 }
 

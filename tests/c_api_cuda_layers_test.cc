@@ -50,6 +50,8 @@ TEST(CApiCudaLayers, ConvHasTheBitsOfCpp) {
   commit.initial_state = b.initial_state, commit.final_state = b.final_state;
   expect_bits_of_cpp(b.memory, b.final_state, commit, kda_causal_conv1d_commit_why_not,
                      kda_causal_conv1d_commit);
+  expect_bits_of_cpp(b.memory, b.dweight, b.backward_args(), kda_causal_conv1d_backward_why_not,
+                     kda_causal_conv1d_backward);
 }
 
 TEST(CApiCudaLayers, NormsHaveTheBitsOfCpp) {
@@ -57,6 +59,30 @@ TEST(CApiCudaLayers, NormsHaveTheBitsOfCpp) {
   const NormBundle b = make_norm({.D = 64});
   expect_bits_of_cpp(b.memory, b.y, b.gated(), kda_gated_norm_why_not, kda_gated_norm);
   expect_bits_of_cpp(b.memory, b.y, b.l2(Norm::normalize), kda_l2_norm_why_not, kda_l2_norm);
+  expect_bits_of_cpp(b.memory, b.dweight, b.gated_backward(), kda_gated_norm_backward_why_not,
+                     kda_gated_norm_backward);
+  expect_bits_of_cpp(b.memory, b.dx, b.l2_backward(Norm::rsqrt), kda_l2_norm_backward_why_not,
+                     kda_l2_norm_backward);
+}
+
+TEST(CApiCudaLayers, WorkspaceBytes) {
+  KDA_NEEDS_GPU();
+  const ConvBundle conv = make_conv({});
+  const NormBundle norm = make_norm({});
+  DeviceTensors device;
+  kda_context context;
+  KDA_INIT(context);
+  context.backend = KDA_CUDA;
+  CError error;
+  std::size_t bytes = 0;
+  const auto conv_args = device.on_device(conv.backward_args());
+  const auto c = c_args(conv_args);
+  ASSERT_EQ(kda_causal_conv1d_backward_workspace_bytes(&c, &context, &bytes, error), KDA_OK);
+  EXPECT_EQ(bytes, workspace_bytes(conv_args, device.context));
+  const auto norm_args = device.on_device(norm.gated_backward());
+  const auto n = c_args(norm_args);
+  ASSERT_EQ(kda_gated_norm_backward_workspace_bytes(&n, &context, &bytes, error), KDA_OK);
+  EXPECT_EQ(bytes, workspace_bytes(norm_args, device.context));
 }
 
 }  // namespace

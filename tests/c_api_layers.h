@@ -42,6 +42,7 @@ inline kda_conv_backward_args c_args(const ConvBackwardArgs& a) {
   c.dbias = c_tensor(a.dbias);
   c.d_initial_state = c_tensor(a.d_initial_state);
   c.activation = static_cast<std::int32_t>(a.activation);
+  c.workspace = {a.workspace.data, a.workspace.bytes};
   return c;
 }
 
@@ -99,6 +100,7 @@ inline kda_gated_norm_backward_args c_args(const GatedNormBackwardArgs& a) {
   c.dweight = c_tensor(a.dweight);
   c.dgate = c_tensor(a.dgate);
   c.eps = a.eps;
+  c.workspace = {a.workspace.data, a.workspace.bytes};
   return c;
 }
 

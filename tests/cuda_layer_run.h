@@ -40,6 +40,24 @@ class DeviceTensors {
     }
     put(a.final_state);
   }
+  void put(ConvBackwardArgs& a) {
+    for (ConstTensor* t :
+         {&a.x, &a.weight, &a.bias, &a.initial_state, &a.cu_seqlens, &a.d_y, &a.d_final_state}) {
+      put(*t);
+    }
+    for (Tensor* t : {&a.dx, &a.dweight, &a.dbias, &a.d_initial_state}) put(*t);
+    give_workspace(a);
+  }
+  void put(L2NormBackwardArgs& a) {
+    put(a.x);
+    put(a.d_y);
+    put(a.dx);
+  }
+  void put(GatedNormBackwardArgs& a) {
+    for (ConstTensor* t : {&a.x, &a.weight, &a.gate, &a.d_y}) put(*t);
+    for (Tensor* t : {&a.dx, &a.dweight, &a.dgate}) put(*t);
+    give_workspace(a);
+  }
   void put(L2NormArgs& a) {
     put(a.x);
     put(a.y);
@@ -74,6 +92,12 @@ class DeviceTensors {
   CudaContext context;
 
  private:
+  template <class Args>
+  void give_workspace(Args& a) {
+    const std::size_t bytes = workspace_bytes(a, context);
+    a.workspace = {memory_.allocate(bytes, 0xFF), bytes};
+  }
+
   void* place(const ConstTensor& t) {
     if (!t.data) return nullptr;
     void*& device = places_[t.data];
@@ -91,6 +115,15 @@ inline Ran run_layer(const ConvCommitArgs& a, const CudaContext& c) {
   return causal_conv1d_commit(a, c);
 }
 inline Ran run_layer(const L2NormArgs& a, const CudaContext& c) { return l2_norm(a, c); }
+inline Ran run_layer(const ConvBackwardArgs& a, const CudaContext& c) {
+  return causal_conv1d_backward(a, c);
+}
+inline Ran run_layer(const L2NormBackwardArgs& a, const CudaContext& c) {
+  return l2_norm_backward(a, c);
+}
+inline Ran run_layer(const GatedNormBackwardArgs& a, const CudaContext& c) {
+  return gated_norm_backward(a, c);
+}
 inline Ran run_layer(const GatedNormArgs& a, const CudaContext& c) { return gated_norm(a, c); }
 
 template <class Call>

@@ -51,6 +51,7 @@ typedef struct kda_conv_backward_args {
   kda_tensor d_initial_state;  // out: [N, C, W - 1]: also where initial_state is absent
   int32_t activation;          // kda_activation
   int32_t reserved;            // 0
+  kda_workspace workspace;     // on CUDA, for dweight and dbias; the CPU does not look at it
 } kda_conv_backward_args;
 
 // Moves states on by the first counts[n] tokens of each sequence; the rest never happened.
@@ -71,7 +72,7 @@ typedef struct kda_conv_commit_args {
 KDA_API int kda_causal_conv1d(const kda_conv_args* args, const kda_context* context, kda_ran* ran,
                               kda_error* error) KDA_NOEXCEPT;
 
-// The gradients that are there. CPU only. Refused: what kda_causal_conv1d_backward_why_not tells.
+// The gradients that are there. Refused: what kda_causal_conv1d_backward_why_not tells.
 KDA_API int kda_causal_conv1d_backward(const kda_conv_backward_args* args,
                                        const kda_context* context, kda_ran* ran,
                                        kda_error* error) KDA_NOEXCEPT;
@@ -93,6 +94,13 @@ KDA_API int kda_causal_conv1d_backward_why_not(const kda_conv_backward_args* arg
 KDA_API int kda_causal_conv1d_commit_why_not(const kda_conv_commit_args* args,
                                              const kda_context* context,
                                              kda_error* error) KDA_NOEXCEPT;
+
+// *bytes: what args->workspace must hold for kda_causal_conv1d_backward; 0 on CPUs, and where no
+// sum over tokens is asked for. Refused, on CUDA: what the call refuses, but args->workspace is not
+// looked at.
+KDA_API int kda_causal_conv1d_backward_workspace_bytes(const kda_conv_backward_args* args,
+                                                       const kda_context* context, size_t* bytes,
+                                                       kda_error* error) KDA_NOEXCEPT;
 
 // "none", "silu"; "unknown" for a number that is no enumerator.
 KDA_API const char* kda_activation_name(int32_t activation) KDA_NOEXCEPT;

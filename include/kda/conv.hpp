@@ -56,6 +56,7 @@ struct ConvBackwardArgs {
   Tensor dbias;               // [C]: also where bias is absent
   Tensor d_initial_state;     // [N, C, W - 1]: also where initial_state is absent
   Activation activation = Activation::silu;
+  Workspace workspace = {};  // on CUDA, for dweight and dbias; the CPU does not look at it
 };
 
 // Moves states on by the first counts[n] tokens of each sequence; the rest never happened. After a

@@ -83,19 +83,29 @@ Ran recurrent(const ForwardArgs& args, const CudaContext& context);
 // Depends on the shapes, the options and the device, not on contents.
 std::size_t workspace_bytes(const ForwardArgs& args, const CudaContext& context);
 
-// The calls of kda/conv.hpp and kda/norm.hpp, in one launch each, for f32, bf16 and f16, on devices
-// of compute capability 8.0 or higher; without workspace. Of the context they use device, stream,
-// status and the host's copies; counts lie in device memory too and are cut to 0 and the tokens of
-// the sequence. Sums are those of the CPUs with fused multiply-add to the bit, sigmoids are not;
-// the promises of kda/conv.hpp about cuts hold.
+// The calls of kda/conv.hpp and kda/norm.hpp for f32, bf16 and f16, put on the context's stream as
+// forward is. Of the context they use device, stream, status and the host's copies; counts lie in
+// device memory too and are cut to 0 and the tokens of the sequence. Sums are those of CPUs with
+// fused multiply-add to the bit, but for dweight of the norm; sigmoids are not. What those headers
+// promise of cuts holds. Sums over tokens need a workspace; all others are one launch without one.
 Ran causal_conv1d(const ConvArgs& args, const CudaContext& context);
+Ran causal_conv1d_backward(const ConvBackwardArgs& args, const CudaContext& context);
 Ran causal_conv1d_commit(const ConvCommitArgs& args, const CudaContext& context);
 Ran l2_norm(const L2NormArgs& args, const CudaContext& context);
+Ran l2_norm_backward(const L2NormBackwardArgs& args, const CudaContext& context);
 Ran gated_norm(const GatedNormArgs& args, const CudaContext& context);
+Ran gated_norm_backward(const GatedNormBackwardArgs& args, const CudaContext& context);
 
 std::string why_not(const ConvArgs& args, const CudaContext& context);
+std::string why_not(const ConvBackwardArgs& args, const CudaContext& context);
 std::string why_not(const ConvCommitArgs& args, const CudaContext& context);
 std::string why_not(const L2NormArgs& args, const CudaContext& context);
+std::string why_not(const L2NormBackwardArgs& args, const CudaContext& context);
 std::string why_not(const GatedNormArgs& args, const CudaContext& context);
+std::string why_not(const GatedNormBackwardArgs& args, const CudaContext& context);
+
+// 0 where no sum is asked for.
+std::size_t workspace_bytes(const ConvBackwardArgs& args, const CudaContext& context);
+std::size_t workspace_bytes(const GatedNormBackwardArgs& args, const CudaContext& context);
 
 }  // namespace kda

@@ -45,19 +45,19 @@ typedef struct kda_gated_norm_args {
 // sum over all rows in a fixed order.
 typedef struct kda_gated_norm_backward_args {
   size_t size;
-  kda_tensor x;        // [B, T, H, D]
-  kda_tensor weight;   // [D]; absent: 1
-  kda_tensor gate;     // [B, T, H, D]: logits; absent: no gate
-  kda_tensor d_y;      // [B, T, H, D]
-  kda_tensor dx;       // out: [B, T, H, D]
-  kda_tensor dweight;  // out: [D]: also where weight is absent
-  kda_tensor dgate;    // out: [B, T, H, D]: not without a gate
-  double eps;          // forward's; 0: 1e-5
+  kda_tensor x;             // [B, T, H, D]
+  kda_tensor weight;        // [D]; absent: 1
+  kda_tensor gate;          // [B, T, H, D]: logits; absent: no gate
+  kda_tensor d_y;           // [B, T, H, D]
+  kda_tensor dx;            // out: [B, T, H, D]
+  kda_tensor dweight;       // out: [D]: also where weight is absent
+  kda_tensor dgate;         // out: [B, T, H, D]: not without a gate
+  double eps;               // forward's; 0: 1e-5
+  kda_workspace workspace;  // on CUDA, for dweight; the CPU does not look at it
 } kda_gated_norm_backward_args;
 
-// All four set backend, isa, precision and threads of *ran. Those without _backward run on CUDA too
-// (f32, bf16, f16), in one launch on the context's stream. Refused: what the call of that name with
-// _why_not tells.
+// All four set backend, isa, precision and threads of *ran. On CUDA (f32, bf16, f16) they are put
+// on the context's stream. Refused: what the call of that name with _why_not tells.
 KDA_API int kda_l2_norm(const kda_l2_norm_args* args, const kda_context* context, kda_ran* ran,
                         kda_error* error) KDA_NOEXCEPT;
 KDA_API int kda_l2_norm_backward(const kda_l2_norm_backward_args* args, const kda_context* context,
@@ -79,6 +79,12 @@ KDA_API int kda_gated_norm_why_not(const kda_gated_norm_args* args, const kda_co
 KDA_API int kda_gated_norm_backward_why_not(const kda_gated_norm_backward_args* args,
                                             const kda_context* context,
                                             kda_error* error) KDA_NOEXCEPT;
+
+// *bytes: what args->workspace must hold for kda_gated_norm_backward; 0 on CPUs, and without
+// dweight. Refused, on CUDA: what the call refuses, but args->workspace is not looked at.
+KDA_API int kda_gated_norm_backward_workspace_bytes(const kda_gated_norm_backward_args* args,
+                                                    const kda_context* context, size_t* bytes,
+                                                    kda_error* error) KDA_NOEXCEPT;
 
 #if defined(__cplusplus)
 }

@@ -41,14 +41,15 @@ struct GatedNormArgs {
 // What forward took, and the gradients of a loss; those asked for may each be absent. dweight is a
 // sum over all rows in a fixed order. (63)-(66)
 struct GatedNormBackwardArgs {
-  ConstTensor x;       // [B, T, H, D]
-  ConstTensor weight;  // [D]; absent: 1
-  ConstTensor gate;    // [B, T, H, D]: logits; absent: no gate
-  ConstTensor d_y;     // [B, T, H, D]
-  Tensor dx;           // [B, T, H, D]
-  Tensor dweight;      // [D]: also where weight is absent
-  Tensor dgate;        // [B, T, H, D]: not without a gate
-  double eps = 1e-5;   // forward's
+  ConstTensor x;             // [B, T, H, D]
+  ConstTensor weight;        // [D]; absent: 1
+  ConstTensor gate;          // [B, T, H, D]: logits; absent: no gate
+  ConstTensor d_y;           // [B, T, H, D]
+  Tensor dx;                 // [B, T, H, D]
+  Tensor dweight;            // [D]: also where weight is absent
+  Tensor dgate;              // [B, T, H, D]: not without a gate
+  double eps = 1e-5;         // forward's
+  Workspace workspace = {};  // on CUDA, for dweight; the CPU does not look at it
 };
 
 // All throw Error before anything is written. Of Ran they fill backend, isa, precision and threads.

@@ -10,8 +10,6 @@ using namespace kda::c_api;
 
 namespace {
 
-using kda::CpuContext;
-
 kda::ConvArgs to_args(const kda_conv_args& given) {
   kda::ConvArgs a;
   a.x = to_tensor(given.x);
@@ -43,6 +41,7 @@ kda::ConvBackwardArgs to_args(const kda_conv_backward_args& given) {
   a.d_initial_state = to_tensor(given.d_initial_state);
   a.activation = to_enum<kda::Activation>("activation", given.activation);
   want_zero("args.reserved", given.reserved == 0, "0");
+  a.workspace = {given.workspace.data, given.workspace.bytes};
   return a;
 }
 
@@ -73,9 +72,9 @@ int kda_causal_conv1d(const kda_conv_args* args, const kda_context* context, kda
 
 int kda_causal_conv1d_backward(const kda_conv_backward_args* args, const kda_context* context,
                                kda_ran* ran, kda_error* error) noexcept {
-  return cpu_call("causal_conv1d_backward", args, context, ran, error,
-                  [](const kda_conv_backward_args& given, const CpuContext& cpu) {
-                    return kda::causal_conv1d_backward(to_args(given), cpu);
+  return any_call(args, context, ran, error,
+                  [](const kda_conv_backward_args& given, const auto& backend) {
+                    return kda::causal_conv1d_backward(to_args(given), backend);
                   });
 }
 
@@ -94,12 +93,19 @@ int kda_causal_conv1d_why_not(const kda_conv_args* args, const kda_context* cont
 
 int kda_causal_conv1d_backward_why_not(const kda_conv_backward_args* args,
                                        const kda_context* context, kda_error* error) noexcept {
-  return cpu_why_not("causal_conv1d_backward", args, context, error, kWhyNot);
+  return any_why_not(args, context, error, kWhyNot);
 }
 
 int kda_causal_conv1d_commit_why_not(const kda_conv_commit_args* args, const kda_context* context,
                                      kda_error* error) noexcept {
   return any_why_not(args, context, error, kWhyNot);
+}
+
+int kda_causal_conv1d_backward_workspace_bytes(const kda_conv_backward_args* args,
+                                               const kda_context* context, size_t* bytes,
+                                               kda_error* error) noexcept {
+  return sum_workspace_bytes(args, context, bytes, error,
+                             [](const auto& given) { return to_args(given); });
 }
 
 const char* kda_activation_name(int32_t activation) noexcept {

@@ -1,7 +1,9 @@
 // Calls around the recurrence: a struct of arguments goes in, a kda_ran comes out.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <type_traits>
 
 #include "c_api/convert.h"
 #include "c_api/structs.h"
@@ -29,6 +31,23 @@ int any_why_not(const Given* args, const kda_context* context, kda_error* error,
     const Given given = read("args", args);
     on_backend(context, [&](const auto& backend) { reason = why(given, backend); });
     return reason;
+  });
+}
+
+// The workspace of a call that needs one for its sums on CUDA; to_args makes the C++ arguments.
+template <class Given, class ToArgs>
+int sum_workspace_bytes(const Given* args, const kda_context* context, std::size_t* bytes,
+                        kda_error* error, const ToArgs& to_args) noexcept {
+  return guarded(error, [&] {
+    std::size_t& result = at("bytes", bytes);
+    const auto call = to_args(read("args", args));
+    on_backend(context, [&](const auto& backend) {
+      if constexpr (std::is_same_v<decltype(backend), const CudaContext&>) {
+        result = workspace_bytes(call, backend);
+      } else {
+        result = 0;
+      }
+    });
   });
 }
 

@@ -11,8 +11,6 @@ using namespace kda::c_api;
 
 namespace {
 
-using kda::CpuContext;
-
 kda::L2NormArgs to_args(const kda_l2_norm_args& given) {
   want_zero("args.reserved", given.reserved == 0, "0");
   kda::L2NormArgs a;
@@ -52,6 +50,7 @@ kda::GatedNormBackwardArgs to_args(const kda_gated_norm_backward_args& given) {
   a.dweight = to_tensor(given.dweight);
   a.dgate = to_tensor(given.dgate);
   if (given.eps != 0) a.eps = given.eps;
+  a.workspace = {given.workspace.data, given.workspace.bytes};
   return a;
 }
 
@@ -71,9 +70,9 @@ int kda_l2_norm(const kda_l2_norm_args* args, const kda_context* context, kda_ra
 
 int kda_l2_norm_backward(const kda_l2_norm_backward_args* args, const kda_context* context,
                          kda_ran* ran, kda_error* error) noexcept {
-  return cpu_call("l2_norm_backward", args, context, ran, error,
-                  [](const kda_l2_norm_backward_args& given, const CpuContext& cpu) {
-                    return kda::l2_norm_backward(to_args(given), cpu);
+  return any_call(args, context, ran, error,
+                  [](const kda_l2_norm_backward_args& given, const auto& backend) {
+                    return kda::l2_norm_backward(to_args(given), backend);
                   });
 }
 
@@ -87,9 +86,9 @@ int kda_gated_norm(const kda_gated_norm_args* args, const kda_context* context, 
 
 int kda_gated_norm_backward(const kda_gated_norm_backward_args* args, const kda_context* context,
                             kda_ran* ran, kda_error* error) noexcept {
-  return cpu_call("gated_norm_backward", args, context, ran, error,
-                  [](const kda_gated_norm_backward_args& given, const CpuContext& cpu) {
-                    return kda::gated_norm_backward(to_args(given), cpu);
+  return any_call(args, context, ran, error,
+                  [](const kda_gated_norm_backward_args& given, const auto& backend) {
+                    return kda::gated_norm_backward(to_args(given), backend);
                   });
 }
 
@@ -100,7 +99,7 @@ int kda_l2_norm_why_not(const kda_l2_norm_args* args, const kda_context* context
 
 int kda_l2_norm_backward_why_not(const kda_l2_norm_backward_args* args, const kda_context* context,
                                  kda_error* error) noexcept {
-  return cpu_why_not("l2_norm_backward", args, context, error, kWhyNot);
+  return any_why_not(args, context, error, kWhyNot);
 }
 
 int kda_gated_norm_why_not(const kda_gated_norm_args* args, const kda_context* context,
@@ -110,5 +109,12 @@ int kda_gated_norm_why_not(const kda_gated_norm_args* args, const kda_context* c
 
 int kda_gated_norm_backward_why_not(const kda_gated_norm_backward_args* args,
                                     const kda_context* context, kda_error* error) noexcept {
-  return cpu_why_not("gated_norm_backward", args, context, error, kWhyNot);
+  return any_why_not(args, context, error, kWhyNot);
+}
+
+int kda_gated_norm_backward_workspace_bytes(const kda_gated_norm_backward_args* args,
+                                            const kda_context* context, size_t* bytes,
+                                            kda_error* error) noexcept {
+  return sum_workspace_bytes(args, context, bytes, error,
+                             [](const auto& given) { return to_args(given); });
 }

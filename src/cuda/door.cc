@@ -116,15 +116,18 @@ void check_sizes(const Plan& plan) {
   want(plan.N * plan.HV <= INT32_MAX, "v", "N HV beyond 2^31", "less");
 }
 
-void check_device_workspace(const ForwardArgs& args, std::size_t bytes) {
-  if (bytes == 0) return;
-  const Workspace& w = args.workspace;
+void check_device_memory(const Workspace& workspace, std::size_t bytes) {
   const std::string accepted =
       std::to_string(bytes) + " bytes of device memory, 256-byte aligned, on CUDA";
-  if (!w.data) throw Error("workspace", "absent", accepted);
-  if (reinterpret_cast<std::uintptr_t>(w.data) % 256 != 0) {
+  if (!workspace.data) throw Error("workspace", "absent", accepted);
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
     throw Error("workspace", "not 256-byte aligned", accepted);
   }
+}
+
+void check_device_workspace(const ForwardArgs& args, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_device_memory(args.workspace, bytes);
   check_workspace(args, bytes);
 }
 

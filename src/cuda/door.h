@@ -52,6 +52,8 @@ void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const 
 void check_states(const ForwardArgs& args, const Plan& plan);
 void check_sizes(const Plan& plan);
 
+// That a workspace of the call is there and aligned.
+void check_device_memory(const Workspace& workspace, std::size_t bytes);
 void check_device_workspace(const ForwardArgs& args, std::size_t bytes);
 
 Element element(DType t);

@@ -18,7 +18,7 @@
 namespace kda::cuda::layer {
 
 inline constexpr int kConvThreads = 128;  // of a block: channels x, tasks y; a warp has one task
-inline constexpr int kConvGroup = 4;      // tokens that are asked for together, a group ahead
+inline constexpr int kConvGroup = 4;      // tokens that are asked for at once
 
 // The inputs of neighbouring channels, and where they lie.
 template <class Io, int kWidth>
@@ -46,16 +46,9 @@ class ConvChannels {
     Io::load(p_.x, at(p_.x, batch, token), kChannels, raw);
   }
 
-  using RawState = RawColumns<kChannels, kKept>;
-
-  __device__ __forceinline__ void load_state(int slot, bool from_zero, RawState& raw) const {
-    raw.clear();
-    if (p_.initial.data && !from_zero) raw.load(p_.initial, place(p_.initial, slot));
-  }
-
-  __device__ __forceinline__ void read_state(const RawState& raw, Window& w) const {
-    float x[kChannels][kKept];
-    raw.read(p_.initial, x);
+  __device__ __forceinline__ void load_state(int slot, bool from_zero, Window& w) const {
+    float x[kChannels][kKept] = {};
+    if (p_.initial.data && !from_zero) load_columns(p_.initial, place(p_.initial, slot), x);
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
 #pragma unroll
@@ -114,16 +107,17 @@ struct ConvTaps {
   float weight[kChannels][kWidth], bias[kChannels][1];
   bool silu;
 
-  __device__ __forceinline__ ConvTaps(const ConvParams& p, int first) : silu(p.silu) {
+  template <class Params>
+  __device__ __forceinline__ ConvTaps(const Params& p, int first) : silu(p.silu) {
     load_columns(p.weight, first * p.weight.channel, weight);
 #pragma unroll
     for (auto& b : bias) b[0] = 0.f;
     if (p.bias.data) load_columns(p.bias, first * p.bias.channel, bias);
   }
 
-  // (53), (54)
-  __device__ __forceinline__ void apply(const Window& w, const float (&newest)[kChannels],
-                                        float (&y)[kChannels]) const {
+  // (53)
+  __device__ __forceinline__ void sum(const Window& w, const float (&newest)[kChannels],
+                                      float (&y)[kChannels]) const {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       float a = bias[c][0];
@@ -131,78 +125,49 @@ struct ConvTaps {
       for (int j = 0; j + 1 < kWidth; ++j) a = fused(weight[c][j], w.x[j][c], a);
       y[c] = fused(weight[c][kWidth - 1], newest[c], a);
     }
+  }
+
+  // (54)
+  __device__ __forceinline__ void apply(const Window& w, const float (&newest)[kChannels],
+                                        float (&y)[kChannels]) const {
+    sum(w, newest, y);
     if (!silu) return;
 #pragma unroll
     for (float& a : y) a = multiply(a, sigmoid(a));
   }
 };
 
-// What the head of a sequence needs from memory.
-template <class Io, int kWidth>
-struct ConvHead {
-  static constexpr int kKept = kWidth - 1;
-  using Channels = ConvChannels<Io, kWidth>;
-
-  int batch, first, length, slot;
-  typename Io::Raw raw[kKept];
-  typename Channels::RawState state;
-
-  __device__ __forceinline__ int count() const { return min(length, kKept); }
-
-  __device__ __forceinline__ void fetch(const ConvParams& p, const Channels& channels, int n) {
-    const Stretch s(p, n);
-    batch = s.batch, first = s.first, length = s.length, slot = slot_of(p, n);
-    if (slot < 0) return;
-    channels.load_state(slot, starts_from_zero(p, n), state);
-#pragma unroll
-    for (int t = 0; t < kKept; ++t) {
-      if (t < length) channels.load(batch, first + t, raw[t]);
-    }
-  }
-
-  __device__ __forceinline__ void finish(const ConvParams& p, const Channels& channels,
-                                         const ConvTaps<Io, kWidth>& taps) const {
-    if (slot < 0) {
-      for (int t = 0; t < count(); ++t) channels.store_zeros(batch, first + t);
-      return;
-    }
-    typename Channels::Window window;
-    channels.read_state(state, window);
-#pragma unroll
-    for (int t = 0; t < kKept; ++t) {
-      if (t >= length) break;
-      float x[Io::kNumbers], y[Io::kNumbers];
-      Io::read(raw[t], x);
-      taps.apply(window, x, y);
-      channels.store(batch, first + t, y);
-      window.push(x);
-    }
-    if (!p.final.data) return;
-    if (length > kKept) channels.load_window(batch, first + length, window);
-    channels.store_state(slot, window);
-  }
-};
-
 template <class Io, int kWidth>
 __device__ __forceinline__ void conv_head(const ConvParams& p, int n, int first) {
+  constexpr int kKept = kWidth - 1, kChannels = Io::kNumbers;
   const ConvChannels<Io, kWidth> channels(p, first);
-  ConvHead<Io, kWidth> head;
-  head.fetch(p, channels, n);
-  head.finish(p, channels, ConvTaps<Io, kWidth>(p, first));
-}
-
-// The heads of sequences [n, end): what the next needs is on its way while one is computed.
-template <class Io, int kWidth>
-__device__ __forceinline__ void conv_heads(const ConvParams& p, int n, int end, int first) {
-  const ConvChannels<Io, kWidth> channels(p, first);
-  ConvHead<Io, kWidth> next;
-  next.fetch(p, channels, n);
-  const ConvTaps<Io, kWidth> taps(p, first);
-  while (n < end) {
-    const ConvHead<Io, kWidth> head = next;
-    if (++n < end) next.fetch(p, channels, n);
-    head.finish(p, channels, taps);
+  const Stretch s(p, n);
+  const int slot = slot_of(p, n), count = min(s.length, kKept);
+  if (slot < 0) {
+    for (int t = 0; t < count; ++t) channels.store_zeros(s.batch, s.first + t);
+    return;
   }
+  // All that has to come from memory is asked for before the first wait.
+  typename Io::Raw raw[kKept];
+#pragma unroll
+  for (int t = 0; t < kKept; ++t) {
+    if (t < count) channels.load(s.batch, s.first + t, raw[t]);
+  }
+  typename ConvChannels<Io, kWidth>::Window window;
+  channels.load_state(slot, starts_from_zero(p, n), window);
+  const ConvTaps<Io, kWidth> taps(p, first);
+#pragma unroll
+  for (int t = 0; t < kKept; ++t) {
+    if (t >= count) break;
+    float x[kChannels], y[kChannels];
+    Io::read(raw[t], x);
+    taps.apply(window, x, y);
+    channels.store(s.batch, s.first + t, y);
+    window.push(x);
+  }
+  if (!p.final.data) return;
+  if (s.length > kKept) channels.load_window(s.batch, s.first + s.length, window);
+  channels.store_state(slot, window);
 }
 
 // The sequence that a token of a batch row belongs to; walks on with the tokens.
@@ -255,47 +220,43 @@ __device__ __forceinline__ void conv_run(const ConvParams& p, int batch, int beg
   ConvSequence sequence(p, batch, begin);
   const ConvTaps<Io, kWidth> taps(p, first);
   typename ConvChannels<Io, kWidth>::Window window;
+  bool has_window = false;  // it holds the inputs before token t
   for (int t = begin; t < end;) {
     sequence.walk_to(t);
     if (!sequence.is_live()) {
       channels.store_zeros(batch, t++);
+      has_window = false;
       continue;
     }
     if (t - sequence.begin() < kKept) {  // the head's
       ++t;
+      has_window = false;
       continue;
     }
-    channels.load_window(batch, t, window);
-    const int stop = min(end, sequence.end());
-    typename Io::Raw next[kConvGroup];
-    const auto fetch = [&](int from) {
+    if (!has_window) channels.load_window(batch, t, window);
+    has_window = true;
+    const int count = min(end, sequence.end()) - t;
+    typename Io::Raw raw[kConvGroup];
 #pragma unroll
-      for (int i = 0; i < kConvGroup; ++i) {
-        if (from + i < stop) channels.load(batch, from + i, next[i]);
-      }
-    };
-    for (fetch(t); t < stop; t += kConvGroup) {
-      typename Io::Raw raw[kConvGroup];
-#pragma unroll
-      for (int i = 0; i < kConvGroup; ++i) raw[i] = next[i];
-      fetch(t + kConvGroup);
-#pragma unroll
-      for (int i = 0; i < kConvGroup; ++i) {
-        if (t + i >= stop) break;
-        float x[kChannels], y[kChannels];
-        Io::read(raw[i], x);
-        taps.apply(window, x, y);
-        channels.store(batch, t + i, y);
-        window.push(x);
-      }
+    for (int i = 0; i < kConvGroup; ++i) {
+      if (i < count) channels.load(batch, t + i, raw[i]);
     }
-    t = stop;
+#pragma unroll
+    for (int i = 0; i < kConvGroup; ++i) {
+      if (i >= count) break;
+      float x[kChannels], y[kChannels];
+      Io::read(raw[i], x);
+      taps.apply(window, x, y);
+      channels.store(batch, t + i, y);
+      window.push(x);
+    }
+    t += min(count, kConvGroup);
   }
 }
 
 // Calls visit(task, first channel) for what this thread has to do.
-template <class Io, class Visit>
-__device__ __forceinline__ void visit_task(const ConvParams& p, const Visit& visit) {
+template <class Io, class Params, class Visit>
+__device__ __forceinline__ void visit_task(const Params& p, const Visit& visit) {
   const unsigned blocks = static_cast<unsigned>(p.column_blocks);
   const unsigned column = blockIdx.x % blocks * blockDim.x + threadIdx.x;
   const std::int64_t first = std::int64_t{column} * Io::kNumbers;
@@ -308,21 +269,9 @@ __global__ void __launch_bounds__(kConvThreads) conv_kernel(const __grid_constan
   visit_task<Io>(p, [&](unsigned task, int first) {
     const auto heads = static_cast<unsigned>(p.N), runs = static_cast<unsigned>(p.runs);
     if (task < heads) return conv_head<Io, kWidth>(p, static_cast<int>(task), first);
-    const unsigned batch = (task - heads) / runs, run = (task - heads) % runs;
-    if (batch >= static_cast<unsigned>(p.B)) return;
+    const unsigned batch = (task - heads) / max(runs, 1u), run = (task - heads) % max(runs, 1u);
+    if (runs == 0 || batch >= static_cast<unsigned>(p.B)) return;
     conv_run<Io, kWidth>(p, static_cast<int>(batch), static_cast<int>(run) * p.run, first);
-  });
-}
-
-// Of a batch whose tokens the heads do by themselves: decode.
-template <class Io, int kWidth>
-__global__ void __launch_bounds__(kConvThreads)
-    conv_step_kernel(const __grid_constant__ ConvParams p) {
-  report(p);
-  visit_task<Io>(p, [&](unsigned task, int first) {
-    const std::int64_t n = std::int64_t{task} * p.heads;
-    if (n >= p.N) return;
-    conv_heads<Io, kWidth>(p, static_cast<int>(n), min(p.N, static_cast<int>(n) + p.heads), first);
   });
 }
 
@@ -344,9 +293,7 @@ __global__ void __launch_bounds__(kConvThreads)
     if (count != given && p.status && first == 0) atomicOr(p.status, kBadCounts);
     typename ConvChannels<Io, kWidth>::Window window;
     if (count < kKept) {
-      typename ConvChannels<Io, kWidth>::RawState state;
-      channels.load_state(slot, starts_from_zero(p, n), state);
-      channels.read_state(state, window);
+      channels.load_state(slot, starts_from_zero(p, n), window);
       for (int t = 0; t < count; ++t) {
         typename Io::Raw raw;
         float x[Io::kNumbers];

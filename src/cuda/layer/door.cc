@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "plan_parts.h"
+
 namespace kda::cuda::layer {
 
 void want_number(const Argument& a) {
@@ -24,6 +26,13 @@ Kind kind_of(std::initializer_list<ConstTensor> rows, std::int64_t bytes) {
   return first.dtype == DType::f32    ? Kind::f32
          : first.dtype == DType::bf16 ? Kind::bf16
                                       : Kind::f16;
+}
+
+void check_layer_workspace(const Workspace& workspace, std::size_t bytes,
+                           std::span<const Argument> others) {
+  if (bytes == 0) return;
+  check_device_memory(workspace, bytes);
+  check_workspace(workspace, bytes, others);
 }
 
 Ran layer_ran() {

@@ -38,11 +38,11 @@ Kernel kernel_of(Kind kind, int D) {
 }  // namespace
 
 int launch_norm(const NormParams& p, Kind kind, int multiprocessors, void* stream) {
-  constexpr std::int64_t kRows = kNormThreads / kNormLanes;
   const std::int64_t most = std::int64_t{multiprocessors} * kBlocksAMultiprocessor;
-  const auto blocks = static_cast<unsigned>(std::min((p.rows + kRows - 1) / kRows, most));
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>((p.rows + kNormRows - 1) / kNormRows, most));
   if (blocks == 0) return cudaSuccess;
-  kernel_of(kind, p.D)<<<blocks, kNormThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  kernel_of(kind, p.shape.D)<<<blocks, kNormThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return cudaGetLastError();
 }
 

@@ -29,8 +29,7 @@ __device__ __forceinline__ void store_number(void* data, Element element, std::i
 template <Element kElement, int kCount>
 struct Pack {
   static constexpr bool kWide = kElement == Element::f32;
-  static constexpr int kInWord = kWide ? 1 : 2;
-  static constexpr int kWords = kCount / kInWord;
+  static constexpr int kWords = kWide ? kCount : kCount / 2;
   using Vector = std::conditional_t<kWords == 4, uint4, uint2>;
   static_assert(kWords == 4 || kWords == 2);
 
@@ -143,53 +142,24 @@ __device__ __forceinline__ bool visit_packs(const Columns& columns, const Visit&
   return false;
 }
 
-// [kChannels][kEach] numbers of neighbouring channels that were asked for and not looked at.
-template <int kChannels, int kEach>
-struct RawColumns {
-  static constexpr int kAll = kChannels * kEach;
-  std::uint32_t word[kAll];  // packs; or numbers in fp32
-
-  // The first of them is number `at`.
-  __device__ __forceinline__ void load(const Columns& from, std::int64_t at) {
-    if (visit_packs<kAll>(from, [&](auto& pack, int i) {
-          pack.load(from.data, at + i);
-#pragma unroll
-          for (int w = 0; w < pack.kWords; ++w) word[i / pack.kInWord + w] = pack.word[w];
-        })) {
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kAll; ++i) {
-      word[i] = __float_as_uint(
-          load_number(from.data, from.element, at + i / kEach * from.channel + i % kEach));
-    }
-  }
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (std::uint32_t& w : word) w = 0;
-  }
-
-  __device__ __forceinline__ void read(const Columns& from, float (&x)[kChannels][kEach]) const {
-    float* const flat = &x[0][0];
-    if (visit_packs<kAll>(from, [&](auto& pack, int i) {
-#pragma unroll
-          for (int w = 0; w < pack.kWords; ++w) pack.word[w] = word[i / pack.kInWord + w];
-          pack.read(flat + i);
-        })) {
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kAll; ++i) flat[i] = __uint_as_float(word[i]);
-  }
-};
-
+// [kChannels][kEach] numbers of neighbouring channels, the first of them number `at`.
 template <int kChannels, int kEach>
 __device__ __forceinline__ void load_columns(const Columns& from, std::int64_t at,
                                              float (&x)[kChannels][kEach]) {
-  RawColumns<kChannels, kEach> raw;
-  raw.load(from, at);
-  raw.read(from, x);
+  float* const flat = &x[0][0];
+  if (visit_packs<kChannels * kEach>(from, [&](auto& pack, int i) {
+        pack.load(from.data, at + i);
+        pack.read(flat + i);
+      })) {
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      x[c][i] = load_number(from.data, from.element, at + c * from.channel + i);
+    }
+  }
 }
 
 template <int kChannels, int kEach>
