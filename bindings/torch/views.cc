@@ -76,7 +76,8 @@ State Place::output(const char* name, const At& tensor, StateLayout layout) cons
 
 MaybeAt Place::bring(const MaybeAt& tensor) const {
   if (!tensor || !is_cuda() || !tensor->is_cpu()) return tensor;
-  return torch::stable::to(*tensor, device_, /*non_blocking=*/true);
+  // A copy first: from memory of its own, which is not pinned, the transfer has read it on return.
+  return torch::stable::to(torch::stable::clone(*tensor), device_, /*non_blocking=*/true);
 }
 
 Indices Place::bring_indices(const MaybeAt& tensor) const {

@@ -6,6 +6,16 @@ import libkda
 from libkda._library import path
 
 
+def cuda() -> str:
+    """Whether the operators have CUDA kernels, and for which device."""
+    options = libkda.Options(gate="bounded", lower_bound=-5.0, precision="mixed")
+    try:
+        torch.ops.kda.cuda_slot_bytes(1, 0, *options)
+    except RuntimeError:
+        return "none in this build"
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "built in; no device"
+
+
 def main() -> None:
     q, k, v = (torch.randn(1, 100, 2, 64) for _ in range(3))
     g, beta = -torch.rand(1, 100, 2, 64), torch.rand(1, 100, 2)
@@ -16,6 +26,7 @@ def main() -> None:
     ]
     same = torch.equal(torch.cat(steps, 1), whole)
     print(f"operators: {path}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print("CUDA:", cuda())
     print("100 tokens in one call and one at a time:", "the same bits" if same else "OTHER BITS")
     if not same:
         raise SystemExit(1)

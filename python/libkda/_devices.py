@@ -9,11 +9,12 @@ from torch import Tensor
 _INDICES = ("cu_seqlens", "slots", "has_initial_state", "counts")
 
 
-def check_devices(**tensors: Tensor | None) -> None:
-    """All on the CPU, or all on the first one's CUDA device but for indices."""
-    first = next(iter(tensors.values()))
-    assert first is not None
-    where = first.device
+def check_devices(where: torch.device | None = None, /, **tensors: Tensor | None) -> None:
+    """All where states are, or else the first tensor is; but for indices beside CUDA tensors."""
+    if where is None:
+        first = next(iter(tensors.values()))
+        assert first is not None
+        where = first.device
     for name, tensor in tensors.items():
         if tensor is None:
             continue
@@ -24,7 +25,7 @@ def check_devices(**tensors: Tensor | None) -> None:
             continue
         if where.type != "cuda" or kind != "cpu" or name not in _INDICES:
             raise RuntimeError(f"{name}: on {tensor.device}; accepted: a tensor on {where}")
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 f"{name}: on {tensor.device} while a CUDA graph is captured; accepted: a tensor on "
                 f"{where}, which the graph reads anew each time"

@@ -48,6 +48,7 @@ class StreamingState:
         self._states: CpuStates | CudaStates
         if self.device.type == "cuda":
             self._states = CudaStates(*sizes, self.options, self.device)
+            self.device = self._states.memory.device  # with its index
         else:
             self._states = CpuStates(*sizes, self.options)
 
@@ -64,6 +65,7 @@ class StreamingState:
 
         counts: [N] int32 or int64. The bits are those of a call that never saw the others.
         """
+        check_devices(self.device, counts=counts, slots=slots)
         self._states.commit(counts, slots)
 
     def clear(self, slot: int) -> None:
@@ -88,6 +90,7 @@ class StreamingState:
         float64 with "exact64", else float32. Going on from one starts a new chunk grid: right, but
         with the bits of an uncut call only at chunk boundaries.
         """
+        check_devices(self.device, slots=slots)
         return self._states.plain(slots, state_layout)
 
     def check(self) -> None:
@@ -135,6 +138,7 @@ def decode(
     the same options and inputs. Errors are RuntimeErrors, and leave the states untouched.
     """
     check_devices(
+        state.device,
         q=q,
         k=k,
         v=v,

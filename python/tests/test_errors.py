@@ -86,6 +86,10 @@ def test_refused_steps_leave_the_states_alone() -> None:
         state.tokens(2)
     with pytest.raises(RuntimeError, match=r"\A\w+: .+; accepted: "):
         state.load(0, torch.zeros(7, dtype=torch.uint8))
+    with pytest.raises(RuntimeError, match=r"q: on meta; accepted: a tensor on cpu"):
+        decode(state, **{name: x.to("meta") for name, x in tensors.items()})
+    with pytest.raises(RuntimeError, match=r"counts: on meta; accepted: a tensor on cpu"):
+        state.commit(torch.tensor([1, 1], device="meta"))
     with pytest.raises(RuntimeError, match=r"precision: .+; accepted: "):
         StreamingState(1, 2, 8, 8, precision="automatic")
 

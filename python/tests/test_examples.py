@@ -21,6 +21,13 @@ def test_decode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("the bits of one call") == 3
 
 
+def test_python_m_libkda(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_module("libkda", run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("operators: ") and lines[1].startswith("CUDA: ")
+    assert lines[2].endswith(": the same bits")
+
+
 @pytest.mark.parametrize("backend", ["fused", "chunkwise", "recurrent"])
 def test_train(
     backend: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
