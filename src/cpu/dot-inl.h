@@ -121,6 +121,32 @@ struct NativePairDot {
 };
 #endif
 
+// The 128-bit blocks of x, `step` apart.
+template <class D>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> x, hn::TFromD<D>* to, std::size_t step) {
+  constexpr std::size_t kBlocks = hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) / 16;
+  if constexpr (kBlocks > 1) {
+    const hn::Half<D> dh;
+    store_blocks(dh, hn::LowerHalf(dh, x), to, step);
+    store_blocks(dh, hn::UpperHalf(dh, x), to + kBlocks / 2 * step, step);
+  } else {
+    hn::StoreU(x, d, to);
+  }
+}
+
+// 4 x 4 elements of 4 bytes in each 128-bit block of four rows change places: row c of a block goes
+// to `to` + c step, and the blocks one below the other.
+template <class D>
+HWY_INLINE void store_transposed(D d, hn::Vec<D> x0, hn::Vec<D> x1, hn::Vec<D> x2, hn::Vec<D> x3,
+                                 hn::TFromD<D>* to, std::size_t step) {
+  const auto a = hn::InterleaveLower(d, x0, x2), b = hn::InterleaveLower(d, x1, x3);
+  const auto e = hn::InterleaveUpper(d, x0, x2), f = hn::InterleaveUpper(d, x1, x3);
+  store_blocks(d, hn::InterleaveLower(d, a, b), to, 4 * step);
+  store_blocks(d, hn::InterleaveUpper(d, a, b), to + step, 4 * step);
+  store_blocks(d, hn::InterleaveLower(d, e, f), to + 2 * step, 4 * step);
+  store_blocks(d, hn::InterleaveUpper(d, e, f), to + 3 * step, 4 * step);
+}
+
 // Pairs in two parts: the bf16 numbers and the bf16 of what they leave.
 struct TwoParts {
   Vec<std::uint32_t> high, low;

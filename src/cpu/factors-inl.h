@@ -170,14 +170,7 @@ class Factors {
         for (std::size_t c = 0; c < Kp_; c += step) {
           const auto x0 = column(j, c, shift, down[0]), x1 = column(j + 1, c, shift, down[1]);
           const auto x2 = column(j + 2, c, shift, down[2]), x3 = column(j + 3, c, shift, down[3]);
-          // 4 x 4 elements of each 128-bit block change places.
-          const auto a = hn::InterleaveLower(de, x0, x2), b = hn::InterleaveLower(de, x1, x3);
-          const auto e = hn::InterleaveUpper(de, x0, x2), f = hn::InterleaveUpper(de, x1, x3);
-          Element* to = kept_.columns + c / kTerms * Cp_ + j;
-          store_blocks(de, hn::InterleaveLower(de, a, b), to);
-          store_blocks(de, hn::InterleaveUpper(de, a, b), to + Cp_);
-          store_blocks(de, hn::InterleaveLower(de, e, f), to + 2 * Cp_);
-          store_blocks(de, hn::InterleaveUpper(de, e, f), to + 3 * Cp_);
+          store_transposed(de, x0, x1, x2, x3, kept_.columns + c / kTerms * Cp_ + j, Cp_);
         }
       }
     }
@@ -292,18 +285,6 @@ class Factors {
     } else {
       return Dot::row(factor(j, c, shift, down),
                       factor(j, c + hn::Lanes(Tag<Element>()), shift, down));
-    }
-  }
-
-  // Each 128-bit block of x goes four rows below the one before.
-  template <class D>
-  HWY_INLINE void store_blocks(D d, hn::Vec<D> x, Element* to) const {
-    if constexpr (hn::MaxLanes(D()) * sizeof(Element) > 16) {
-      const hn::Half<D> dh;
-      store_blocks(dh, hn::LowerHalf(dh, x), to);
-      store_blocks(dh, hn::UpperHalf(dh, x), to + hn::MaxLanes(D()) / 2 * Cp_);
-    } else {
-      hn::StoreU(x, d, to);
     }
   }
 

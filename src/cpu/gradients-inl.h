@@ -73,9 +73,9 @@ HWY_INLINE GateGradient<T> gate_gradient(const GateForm<T>& form, Vec<T> x, Vec<
             hn::IfThenElse(hn::Lt(g, floor), zero, hn::Mul(g, dg))};
   }
   const auto u = hn::Mul(rate, x);
-  const auto s = sigmoid<T>(u), bound = hn::Set(d, form.bound);
-  const auto slope = hn::Mul(s, sigmoid<T>(hn::Neg(u)));
-  const auto clamped = hn::Or(hn::Lt(hn::Mul(s, bound), floor), hn::Eq(slope, zero));
+  const Sigmoids<T> s = sigmoids<T>(u);
+  const auto bound = hn::Set(d, form.bound), slope = hn::Mul(s.of_x, s.of_minus_x);
+  const auto clamped = hn::Or(hn::Lt(hn::Mul(s.of_x, bound), floor), hn::Eq(slope, zero));
   const auto du = hn::IfThenElse(clamped, zero, hn::Mul(hn::Mul(bound, slope), dg));
   return {hn::Mul(rate, du), hn::IfThenElse(clamped, zero, hn::Mul(u, du))};
 }

@@ -145,6 +145,20 @@ HWY_INLINE V sigmoid(V x) {
   return hn::Div(numerator, hn::Add(one, e));
 }
 
+// sigmoid(x) and sigmoid(-x), to the bit, from one exponential.
+template <class T>
+struct Sigmoids {
+  Vec<T> of_x, of_minus_x;
+};
+template <class T>
+HWY_INLINE Sigmoids<T> sigmoids(Vec<T> x) {
+  const Tag<T> d;
+  const auto zero = hn::Zero(d), one = hn::Set(d, T(1));
+  const auto e = exp_negative<T>(hn::Neg(hn::Abs(x))), below = hn::Add(one, e);
+  return {hn::Div(hn::IfThenElse(hn::Lt(x, zero), e, one), below),
+          hn::Div(hn::IfThenElse(hn::Lt(zero, x), e, one), below)};
+}
+
 // x sigmoid(x) of N vectors, with one division and no more multiplications than sigmoid alone.
 template <class T, std::size_t N, class V = Vec<T>>
 HWY_INLINE void silu(V (&x)[N]) {

@@ -9,7 +9,6 @@
 #endif
 
 #include <cstddef>
-#include <cstring>
 
 #include "cpu/gemm-inl.h"
 
@@ -76,23 +75,20 @@ HWY_INLINE void product(Onto onto, std::size_t rows, std::size_t columns, Number
   }
 }
 
-// out[columns][rows] = in[rows][columns], columns a multiple of kPad. Rows of out are written up
-// to `rows`.
+// out[columns][rows] = in[rows][columns], columns a multiple of kPad / 2. Rows of out are written
+// up to `rows`.
 template <class T>
 HWY_INLINE void transpose(T* out, std::size_t out_step, const T* in, std::size_t in_step,
                           std::size_t rows, std::size_t columns) {
   const Tag<T> d;
-  const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN T block[4 * kPad];
   std::size_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    for (std::size_t c = 0; c < columns; c += lanes) {
-      const T* from = in + r * in_step + c;
-      hn::StoreInterleaved4(hn::LoadU(d, from), hn::LoadU(d, from + in_step),
-                            hn::LoadU(d, from + 2 * in_step), hn::LoadU(d, from + 3 * in_step), d,
-                            block);
-      for (std::size_t x = 0; x < lanes; ++x) {
-        std::memcpy(out + (c + x) * out_step + r, block + 4 * x, 4 * sizeof(T));
+  if constexpr (sizeof(T) == 4) {
+    for (; r + 4 <= rows; r += 4) {
+      for (std::size_t c = 0; c < columns; c += hn::Lanes(d)) {
+        const T* from = in + r * in_step + c;
+        store_transposed(d, hn::LoadU(d, from), hn::LoadU(d, from + in_step),
+                         hn::LoadU(d, from + 2 * in_step), hn::LoadU(d, from + 3 * in_step),
+                         out + c * out_step + r, out_step);
       }
     }
   }
