@@ -145,6 +145,7 @@ void run_on_gpu(const Args& args) {
   const Ran ran = run_layer(there, device.context);
   device.download();
   EXPECT_STREQ(ran.backend, "cuda");
+  EXPECT_STREQ(ran.kernel, "portable");
   EXPECT_EQ(device.status(), 0u);
 }
 

@@ -38,6 +38,7 @@ void check_layer_workspace(const Workspace& workspace, std::size_t bytes,
 Ran layer_ran() {
   Ran r;
   r.backend = "cuda";
+  r.kernel = "portable";
   r.precision = Precision::fp32;
   return r;
 }
