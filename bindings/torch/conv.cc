@@ -97,14 +97,14 @@ void run_pool(StableIValue* stack, uint64_t, uint64_t) {
 
 void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
-  const Inputs inputs(in);
+  Inputs inputs(in);
   const Place place(inputs.x);
   const At d_y_given = in.tensor();
   const MaybeAt d_state_given = in.maybe();
   const std::int64_t wanted = in.next<std::int64_t>();
   const std::string activation = in.text();
 
-  place.want_gradients();
+  const Indices sequences = inputs.bring(place);
   ConvBackwardArgs args;
   args.activation = named<Activation>("activation", activation);
   inputs.fill(args, place);
@@ -119,7 +119,10 @@ void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   const At dbias = gradient(inputs.bias, "dbias", args.dbias);
   const At d_initial_state =
       gradient(inputs.initial_state, "d_initial_state", args.d_initial_state);
-  causal_conv1d_backward(args, cpu_context());
+  run_with_memory(place, {.sequences = sequences}, args,
+                  [](const ConvBackwardArgs& with, const auto& context) {
+                    return causal_conv1d_backward(with, context);
+                  });
   give(stack, dx, dweight, dbias, d_initial_state);
 }
 

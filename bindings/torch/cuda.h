@@ -1,6 +1,8 @@
 // Calls on tensors of a CUDA device: torch's current stream, and memory of torch's allocator.
 #pragma once
 
+#include <type_traits>
+
 #include "kda/cuda.hpp"
 #include "views.h"
 
@@ -36,5 +38,19 @@ class CudaWorkspace {
   At memory_;
   std::size_t bytes_;
 };
+
+// The same for calls that want memory of the caller's on a GPU; on the CPU they bring their own.
+template <class Args, class Call>
+Ran run_with_memory(const Place& place, const Checks& checks, Args args, const Call& call) {
+  return run_at(place, checks, [&](const auto& context) {
+    if constexpr (std::is_same_v<decltype(context), const CudaContext&>) {
+      const CudaWorkspace workspace(place, workspace_bytes(args, context));
+      args.workspace = workspace.view();
+      return call(args, context);
+    } else {
+      return call(args, context);
+    }
+  });
+}
 
 }  // namespace kda::torch_op

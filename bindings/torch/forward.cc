@@ -12,13 +12,12 @@ namespace {
 enum class Pass { chunks, tokens };
 
 // A pass on its tensors' backend.
-Ran run_pass(Pass pass, const Place& place, ForwardArgs args, const Checks& checks) {
-  return run_at(place, checks, [&](const auto& context) {
-    if (pass == Pass::tokens) return recurrent(args, context);
-    if (!place.is_cuda()) return forward(args, context);  // it brings memory of its own
-    const CudaWorkspace workspace(place, workspace_bytes(args, context));
-    args.workspace = workspace.view();
-    return forward(args, context);
+Ran run_pass(Pass pass, const Place& place, const ForwardArgs& args, const Checks& checks) {
+  if (pass == Pass::tokens) {
+    return run_at(place, checks, [&](const auto& context) { return recurrent(args, context); });
+  }
+  return run_with_memory(place, checks, args, [](const ForwardArgs& with, const auto& context) {
+    return forward(with, context);
   });
 }
 

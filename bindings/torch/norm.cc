@@ -43,7 +43,6 @@ void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   const std::int64_t wanted = in.next<std::int64_t>();
   GatedNormBackwardArgs args;
   args.eps = in.next<double>();
-  place.want_gradients();
   inputs.fill(args, place);
   const At d_y = with_dense_rows(d_y_given);
   args.d_y = place.input("d_y", d_y);
@@ -51,7 +50,9 @@ void run_backward(StableIValue* stack, uint64_t, uint64_t) {
   const At dx = gradient(inputs.x, "dx", args.dx);
   const At dweight = gradient(inputs.weight, "dweight", args.dweight);
   const At dgate = gradient(inputs.gate, "dgate", args.dgate);
-  gated_norm_backward(args, cpu_context());
+  run_with_memory(place, {}, args, [](const GatedNormBackwardArgs& with, const auto& context) {
+    return gated_norm_backward(with, context);
+  });
   give(stack, dx, dweight, dgate);
 }
 
