@@ -40,10 +40,12 @@ std::size_t walk_adjoint(const TileShape& shape, void* memory, Adjoint<T>& a) {
   l.piece(a.span, (C + kGateBlock - 1) / kGateBlock * Kp);
   l.piece(a.spanning, Kp);
   l.piece(a.row_pairs, 2 * C * Cp);
-  l.piece(a.column_pairs, 2 * C * Cp);
-  for (int** exponents : {&a.D_exponents, &a.Z_exponents, &a.row_exponents, &a.column_exponents}) {
-    l.piece(*exponents, 2 * C);
-  }
+  l.piece(a.column_pairs, 2 * Cp * Cp);
+  l.piece(a.by_columns, 2 * C * Cp);
+  for (int** exponents : {&a.D_exponents, &a.Z_exponents}) l.piece(*exponents, 2 * C);
+  l.piece(a.row_exponents, 2 * C);
+  l.piece(a.column_exponents, Cp);
+  l.piece(a.of_columns, Cp);
   l.piece(a.own, 2 * C * Kp);
   l.piece(a.cross, 2 * C * Kp);
   for (T** rows : {&a.dq, &a.dk, &a.dG, &a.later, &a.ends}) l.piece(*rows, C * Kp);

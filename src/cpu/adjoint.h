@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include "cpu/tile.h"
 
@@ -35,6 +37,10 @@ struct Recorded {
   int* exponents;      // [2 chunk] of the powers of two that were taken out of the rows k_i and q_i
 };
 
+// Exponents in vectors beside numbers of T.
+template <class T>
+using Exponent = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+
 // Scratch of the gradients of one chunk. Rows come in pairs as in Work: 2 i belongs to key i, and
 // 2 i + 1 to query i.
 template <class T>
@@ -47,21 +53,23 @@ struct Adjoint {
   T* scaled;         // [2 chunk][kPanel] rows of D or Z by powers of two
   T* dscores;  // [2 chunk][Cp] dv_i z_j and do_i z_j: minus beta dA_kk, and dA_qk, without the
                //               powers of two that were taken out of D and Z
-  int* D_exponents;       // [2 chunk] of these
-  int* Z_exponents;       // [chunk]
-  T* from_state;          // [2 chunk][Kp] S dv_i and S do_i
-  T* to_state;            // [chunk][Kp] dS z_i, then its share of the gates' gradients
-  T* kept;                // [Kp] sum over e of S_de dS_de
-  T* right;               // [chunk][Kp] right operands of (50), a row a token
-  T* factor;              // [chunk][Kp] their factors of (11) and (12)
-  T* row_pairs;           // [2 chunk][Cp] dA as the left operand of (50)
-  T* column_pairs;        // [chunk][2 Cp] dA as the left operand of (51)
-  int* row_exponents;     // [2 chunk] of the powers of two that were taken out of row_pairs
-  int* column_exponents;  // [chunk] and out of column_pairs
-  T* own;                 // [2 chunk][Kp] products of (50) and (51) inside the window
-  T* cross;               // [2 chunk][Kp] and with what lies before it
-  T* dq;                  // [chunk][Kp]
-  T* dk;                  // [chunk][Kp]
+  int* D_exponents;               // [2 chunk] of these
+  int* Z_exponents;               // [chunk]
+  T* from_state;                  // [2 chunk][Kp] S dv_i and S do_i
+  T* to_state;                    // [chunk][Kp] dS z_i, then its share of the gates' gradients
+  T* kept;                        // [Kp] sum over e of S_de dS_de
+  T* right;                       // [chunk][Kp] right operands of (50), a row a token
+  T* factor;                      // [chunk][Kp] their factors of (11) and (12)
+  T* row_pairs;                   // [2 chunk][Cp] dA as the left operand of (50)
+  T* column_pairs;                // [Cp][2 Cp] dA as the left operand of (51)
+  T* by_columns;                  // [2 chunk][Cp] its transpose
+  Exponent<T>* row_exponents;     // [2 chunk] of the powers of two that were taken out of row_pairs
+  Exponent<T>* column_exponents;  // [Cp] and out of column_pairs
+  Exponent<T>* of_columns;        // [Cp] of those taken out of dA's columns
+  T* own;                         // [2 chunk][Kp] products of (50) and (51) inside the window
+  T* cross;                       // [2 chunk][Kp] and with what lies before it
+  T* dq;                          // [chunk][Kp]
+  T* dk;                          // [chunk][Kp]
   // What (38) is made of: sums of terms of one sign of the time, so that none has to cancel what
   // lies behind a gate; but for pairs inside a block of kGateBlock tokens.
   T* reads;      // [chunk][Kp] p_i of (37): for all gates up to i

@@ -43,8 +43,7 @@ class Pairs {
       end_ = x_.window_end(w);
       if (w > 0) remeasure(w);
       right_factors();
-      scale_rows();
-      scale_columns();
+      scale();
       for (std::size_t i = first_; i < end_; ++i) add_reads(i);
       for (std::size_t block = first_ / kGateBlock; block * kGateBlock < end_; ++block) {
         begin_ = std::max(block * kGateBlock, first_);
@@ -94,14 +93,15 @@ class Pairs {
   // -beta dA_kk has the other sign; linear attention has none.
   T sign_of(std::size_t row) const { return row & 1 ? T(1) : form_.corrects ? T(-1) : T(0); }
 
-  static int exponent(T x) { return exponent_of(std::abs(x), -kMaxExponent, kMaxExponent); }
-
   // 2^n in two factors, each in range.
   struct TwoPowers {
-    explicit TwoPowers(int n)
-        : first(power_of_two<T>(std::clamp(n, -kMaxExponent, kMaxExponent))),
-          second(power_of_two<T>(std::clamp(n - std::clamp(n, -kMaxExponent, kMaxExponent),
-                                            -kMaxExponent, kMaxExponent))) {}
+    explicit TwoPowers(Exponent<T> n) : TwoPowers(n, in_range(n)) {}
+    TwoPowers(Exponent<T> n, Exponent<T> in_first)
+        : first(power_of_two<T>(static_cast<int>(in_first))),
+          second(power_of_two<T>(static_cast<int>(in_range(n - in_first)))) {}
+    static Exponent<T> in_range(Exponent<T> n) {
+      return std::clamp<Exponent<T>>(n, -kMaxExponent, kMaxExponent);
+    }
     T times(T x) const { return x * first * second; }
     HWY_INLINE Vec<T> times(Vec<T> x) const {
       const Tag<T> d;
@@ -111,50 +111,90 @@ class Pairs {
   };
 
   // dA of row and column with all powers of two, but those of its row: of column j.
-  int of_column(std::size_t j) const { return a_.Z_exponents[j] + r_.exponents[2 * j]; }
+  Exponent<T> of_column(std::size_t j) const { return a_.Z_exponents[j] + r_.exponents[2 * j]; }
   // And of the row.
-  int of_row(std::size_t row) const { return a_.D_exponents[row] + r_.exponents[row]; }
+  Exponent<T> of_row(std::size_t row) const { return a_.D_exponents[row] + r_.exponents[row]; }
 
-  void scale_rows() {
-    for (std::size_t row = 2 * first_; row < 2 * end_; ++row) {
-      const T* dA = a_.dscores + row * Cp_;
-      T* out = a_.row_pairs + row * Cp_;
-      std::fill(out, out + end_, T(0));
-      const T sign = sign_of(row);
-      if (sign == 0) continue;
-      int most = kLeast;
-      for (std::size_t j = 0; j < row / 2; ++j) {
-        if (dA[j] != 0) most = std::max(most, exponent(dA[j]) + of_column(j));
-      }
-      most += kPairHeadroom;
-      for (std::size_t j = 0; j < row / 2; ++j) {
-        out[j] = TwoPowers(of_column(j) - most).times(sign * dA[j]);
-      }
-      a_.row_exponents[row] = most;
-    }
+  // A vector of dA's row, from column c on: what lies before the diagonal.
+  HWY_INLINE Vec<T> entries(std::size_t row, std::size_t c) const {
+    const Tag<T> d;
+    const T sign = sign_of(row), count = sign == 0 ? T(0) : static_cast<T>(row / 2);
+    const auto before = hn::Lt(hn::Iota(d, static_cast<T>(c)), hn::Set(d, count));
+    const auto x = hn::Load(d, a_.dscores + row * Cp_ + c);
+    return hn::IfThenElseZero(before, hn::Mul(hn::Set(d, sign), x));
   }
 
-  void scale_columns() {
-    const auto each_pair = [&](auto f) {
-      for (std::size_t row = 2 * first_; row < 2 * end_; ++row) {
-        const T sign = sign_of(row);
-        if (sign == 0) continue;
-        const T* dA = a_.dscores + row * Cp_;
-        for (std::size_t j = 0; j < row / 2; ++j) f(row, j, sign * dA[j]);
-      }
+  // The exponents of x's powers of two, as exponent_of() has them, plus more; kLeast for zeros.
+  HWY_INLINE Vec<Exponent<T>> exponents(Vec<T> x, Vec<Exponent<T>> more) const {
+    using C = Coefficients<T>;
+    const Tag<T> d;
+    const Tag<Exponent<T>> di;
+    const hn::RebindToUnsigned<Tag<T>> du;
+    const auto magnitude = hn::Abs(x);
+    const auto biased =
+        hn::BitCast(di, hn::ShiftRight<C::kMantissaBits>(hn::BitCast(du, magnitude)));
+    const auto bias = hn::Set(di, static_cast<Exponent<T>>(C::kBias));
+    const auto infinite = hn::Lt(hn::Add(bias, bias), biased);
+    const auto e = hn::IfThenZeroElse(infinite, in_range(hn::Sub(biased, bias)));
+    return hn::IfThenElse(hn::RebindMask(di, hn::Lt(hn::Zero(d), magnitude)), hn::Add(e, more),
+                          hn::Set(di, Exponent<T>{kLeast}));
+  }
+
+  static HWY_INLINE Vec<Exponent<T>> in_range(Vec<Exponent<T>> n) {
+    const Tag<Exponent<T>> di;
+    return hn::Min(hn::Max(n, hn::Set(di, Exponent<T>{-kMaxExponent})),
+                   hn::Set(di, Exponent<T>{kMaxExponent}));
+  }
+
+  // x 2^n, as TwoPowers has it.
+  static HWY_INLINE Vec<T> scaled(Vec<T> x, Vec<Exponent<T>> n) {
+    using C = Coefficients<T>;
+    const Tag<Exponent<T>> di;
+    const auto power = [&](auto e) HWY_ATTR {
+      const auto biased = hn::Add(e, hn::Set(di, static_cast<Exponent<T>>(C::kBias)));
+      return hn::BitCast(Tag<T>(), hn::ShiftLeft<C::kMantissaBits>(biased));
     };
-    int* most = a_.column_exponents;
-    std::fill_n(most, end_, kLeast);
-    each_pair([&](std::size_t row, std::size_t j, T x) {
-      if (x != 0) most[j] = std::max(most[j], exponent(x) + of_row(row));
-    });
-    for (std::size_t j = 0; j < end_; ++j) {
-      most[j] += kPairHeadroom;
-      std::fill_n(a_.column_pairs + 2 * j * Cp_, 2 * end_, T(0));
+    const auto first = in_range(n);
+    return hn::Mul(hn::Mul(x, power(first)), power(in_range(hn::Sub(n, first))));
+  }
+
+  // dA of the window's rows as left operands, by rows and by columns.
+  void scale() {
+    const Tag<T> d;
+    const Tag<Exponent<T>> di;
+    const std::size_t lanes = hn::Lanes(d), columns = round_up(end_, kPad);
+    Exponent<T>* const most = a_.column_exponents;
+    for (std::size_t j = 0; j < columns; ++j) {
+      a_.of_columns[j] = j < end_ ? of_column(j) : 0;
+      most[j] = kLeast;
     }
-    each_pair([&](std::size_t row, std::size_t j, T x) {
-      a_.column_pairs[2 * j * Cp_ + row] = TwoPowers(of_row(row) - most[j]).times(x);
-    });
+    for (std::size_t row = 2 * first_; row < 2 * end_; ++row) {
+      const auto of_this_row = hn::Set(di, Exponent<T>{of_row(row)});
+      auto largest = hn::Set(di, Exponent<T>{kLeast});
+      for (std::size_t c = 0; c < columns; c += lanes) {
+        const auto x = entries(row, c);
+        largest = hn::Max(largest, exponents(x, hn::Load(di, a_.of_columns + c)));
+        hn::Store(hn::Max(hn::Load(di, most + c), exponents(x, of_this_row)), di, most + c);
+      }
+      const Exponent<T> e =
+          across_lanes(di, largest, [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); }) +
+          kPairHeadroom;
+      a_.row_exponents[row] = e;
+      for (std::size_t c = 0; c < columns; c += lanes) {
+        const auto n = hn::Sub(hn::Load(di, a_.of_columns + c), hn::Set(di, e));
+        hn::Store(scaled(entries(row, c), n), d, a_.row_pairs + row * Cp_ + c);
+      }
+    }
+    for (std::size_t j = 0; j < columns; ++j) most[j] += kPairHeadroom;
+    for (std::size_t row = 2 * first_; row < 2 * end_; ++row) {
+      const auto of_this_row = hn::Set(di, Exponent<T>{of_row(row)});
+      for (std::size_t c = 0; c < columns; c += lanes) {
+        const auto n = hn::Sub(of_this_row, hn::Load(di, most + c));
+        hn::Store(scaled(entries(row, c), n), d, a_.by_columns + row * Cp_ + c);
+      }
+    }
+    transpose(a_.column_pairs + 2 * first_, 2 * Cp_, a_.by_columns + 2 * first_ * Cp_, Cp_,
+              2 * (end_ - first_), columns);
   }
 
   // The tokens of a block that lie before the window, and those inside it up to stop_.
@@ -207,7 +247,16 @@ class Pairs {
     const bool spans = block > of + 1;
     if (spans) std::fill_n(a_.spanning, Kp_, T(0));
     T* gates = of == block ? a_.inside : a_.looking;
-    for (std::size_t i = begin_; i < stop_; ++i) add_row(i, looked, gates, spans);
+    const auto add_rows = [&]<bool kOwn, bool kCross>() HWY_ATTR {
+      for (std::size_t i = begin_; i < stop_; ++i) add_row<kOwn, kCross>(i, gates, spans);
+    };
+    if (!looked.crosses()) {
+      add_rows.template operator()<true, false>();
+    } else if (!looked.own()) {
+      add_rows.template operator()<false, true>();
+    } else {
+      add_rows.template operator()<true, true>();
+    }
     for (std::size_t between = of + 1; between < block; ++between) {
       add_to(a_.span + between * Kp_, a_.spanning);
     }
@@ -222,22 +271,25 @@ class Pairs {
 
   // Products of two rows of (50): their share of dq_i and dk_i, and in `gates` and, if a gate may
   // lie between the blocks, in spanning.
-  void add_row(std::size_t i, const Split& looked, T* gates, bool spans) {
+  template <bool kOwn, bool kCross>
+  void add_row(std::size_t i, T* gates, bool spans) {
+    using Looked = Look<kOwn, kCross>;
     const Tag<T> d;
-    const Look query(*this, 2 * i + 1), key(*this, 2 * i);
+    const Looked query(*this, 2 * i + 1), key(*this, 2 * i);
     const auto shift = hn::Set(d, static_cast<T>(form_.shift));
     for (std::size_t c = 0; c < Kp_; c += hn::Lanes(d)) {
       const std::size_t at = i * Kp_ + c;
       const auto power = hn::Load(d, r_.power + at), whole = hn::Load(d, r_.whole + at);
-      const auto own = hn::Mul(power, pow2<T>(hn::Add(whole, shift)));
-      const auto cross = hn::Mul(power, pow2<T>(whole));
-      auto moved = query.moved(c, looked);
-      hn::Store(hn::Add(hn::Load(d, a_.dq + at), query.pairs(c, looked, own, cross)), d,
-                a_.dq + at);
+      const typename Looked::Both factor{
+          kOwn ? hn::Mul(power, pow2<T>(hn::Add(whole, shift))) : power,
+          kCross ? hn::Mul(power, pow2<T>(whole)) : power};
+      const auto product = query.product(c);
+      auto moved = query.moved(c, product);
+      hn::Store(hn::Add(hn::Load(d, a_.dq + at), query.pairs(product, factor)), d, a_.dq + at);
       if (form_.corrects) {
-        moved = hn::Add(moved, key.moved(c, looked));
-        hn::Store(hn::Add(hn::Load(d, a_.dk + at), key.pairs(c, looked, own, cross)), d,
-                  a_.dk + at);
+        const auto of_key = key.product(c);
+        moved = hn::Add(moved, key.moved(c, of_key));
+        hn::Store(hn::Add(hn::Load(d, a_.dk + at), key.pairs(of_key, factor)), d, a_.dk + at);
       }
       hn::Store(hn::Add(hn::Load(d, gates + at), moved), d, gates + at);
       if (spans) hn::Store(hn::Add(hn::Load(d, a_.spanning + c), moved), d, a_.spanning + c);
@@ -276,43 +328,50 @@ class Pairs {
     }
   }
 
-  // A row of the block's products, as it looks at earlier tokens.
+  // A row of the block's products, as it looks at earlier tokens: of its window, before it, or
+  // both.
+  template <bool kOwn, bool kCross>
   class Look {
    public:
+    struct Both {
+      Vec<T> own, cross;
+    };
+
     Look(const Pairs& p, std::size_t row)
-        : p_(p),
-          at_(row * p.Kp_),
-          product_((row - 2 * p.begin_) * p.Kp_),
+        : own_(p.a_.own + (row - 2 * p.begin_) * p.Kp_),
+          cross_(p.a_.cross + (row - 2 * p.begin_) * p.Kp_),
+          window_row_(p.x_.work.window_rows + row * p.Kp_),
+          cross_row_(p.x_.work.cross_rows + row * p.Kp_),
           up_(p.a_.row_exponents[row] + p.a_.D_exponents[row]),
           all_(p.a_.row_exponents[row] + p.of_row(row)) {}
 
-    // (50); own, cross: the row's factors inside its window and before it.
-    HWY_INLINE Vec<T> pairs(std::size_t c, const Split& looked, Vec<T> own, Vec<T> cross) const {
-      return sum(looked, up_, hn::Mul(load(p_.a_.own + product_ + c), own),
-                 hn::Mul(load(p_.a_.cross + product_ + c), cross));
+    HWY_INLINE Both product(std::size_t c) const {
+      return {load<kOwn>(own_ + c), load<kCross>(cross_ + c)};
+    }
+
+    // (50); factor: the row's inside its window and before it.
+    HWY_INLINE Vec<T> pairs(const Both& product, const Both& factor) const {
+      return sum(up_, product, factor);
     }
 
     // (52)
-    HWY_INLINE Vec<T> moved(std::size_t c, const Split& looked) const {
-      const Work<F>& work = p_.x_.work;
-      return sum(looked, all_,
-                 hn::Mul(load(p_.a_.own + product_ + c), load(work.window_rows + at_ + c)),
-                 hn::Mul(load(p_.a_.cross + product_ + c), load(work.cross_rows + at_ + c)));
+    HWY_INLINE Vec<T> moved(std::size_t c, const Both& product) const {
+      return sum(all_, product, {load<kOwn>(window_row_ + c), load<kCross>(cross_row_ + c)});
     }
 
    private:
-    static HWY_INLINE Vec<T> load(const T* x) { return hn::Load(Tag<T>(), x); }
-
-    // Whichever of the two there is.
-    HWY_INLINE Vec<T> sum(const Split& looked, const TwoPowers& scale, Vec<T> own,
-                          Vec<T> cross) const {
-      if (!looked.crosses()) return scale.times(own);
-      if (!looked.own()) return scale.times(cross);
-      return hn::Add(scale.times(own), scale.times(cross));
+    template <bool kIsThere>
+    static HWY_INLINE Vec<T> load(const T* x) {
+      return kIsThere ? hn::Load(Tag<T>(), x) : hn::Zero(Tag<T>());
     }
 
-    const Pairs& p_;
-    const std::size_t at_, product_;
+    static HWY_INLINE Vec<T> sum(const TwoPowers& scale, const Both& x, const Both& y) {
+      if constexpr (!kCross) return scale.times(hn::Mul(x.own, y.own));
+      if constexpr (!kOwn) return scale.times(hn::Mul(x.cross, y.cross));
+      return hn::Add(scale.times(hn::Mul(x.own, y.own)), scale.times(hn::Mul(x.cross, y.cross)));
+    }
+
+    const T *const own_, *const cross_, *const window_row_, *const cross_row_;
     const TwoPowers up_, all_;
   };
 
