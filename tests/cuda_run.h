@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "cli/device_call.h"
 #include "kda/cuda.hpp"
 
 namespace kda::test {
@@ -42,107 +43,10 @@ inline bool has_hopper() {
   return major == 9 && minor == 0;
 }
 
-inline void check_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + cudaGetErrorString(error));
-}
-
-// Device memory that holds a copy of host ranges, at the same place modulo 256.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() {
-    for (void* p : all_) cudaFree(p);
-  }
-
-  void* allocate(std::size_t bytes, int fill) {
-    void* p = nullptr;
-    check_cuda(cudaMalloc(&p, bytes + 512), "cudaMalloc: ");
-    check_cuda(cudaMemset(p, fill, bytes + 512), "cudaMemset: ");
-    all_.push_back(p);
-    return p;
-  }
-
-  void* copy_of(const void* host, std::size_t bytes) {
-    const std::size_t phase = reinterpret_cast<std::uintptr_t>(host) % 256;
-    char* p = static_cast<char*>(allocate(bytes + 256, 0xFF)) + phase;
-    check_cuda(cudaMemcpy(p, host, bytes, cudaMemcpyHostToDevice), "to the device: ");
-    return p;
-  }
-
- private:
-  std::vector<void*> all_;
-};
-
-template <class Void>
-std::size_t extent_bytes(const BasicTensor<Void>& t) {
-  std::int64_t last = 0;
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] == 0) return 0;
-    last += (t.shape[i] - 1) * t.stride[i];
-  }
-  return static_cast<std::size_t>(last + 1) * size_of(t.dtype);
-}
-
-// A bundle on the device: run() as often as wanted, download() into the bundle.
-class DeviceBundle {
- public:
-  explicit DeviceBundle(const ForwardArgs& host) : host_(host), args(host) {
-    for (ConstTensor* t : {&args.q, &args.k, &args.v, &args.g, &args.beta, &args.A_log,
-                           &args.dt_bias, &args.initial_state.tensor, &args.cu_seqlens,
-                           &args.serving.slots, &args.serving.has_initial_state}) {
-      if (*t) t->data = memory_.copy_of(t->data, extent_bytes(*t));
-    }
-    for (Tensor* t : {&args.o, &args.final_state.tensor, &args.serving.checkpoint_states.tensor}) {
-      if (*t) t->data = memory_.copy_of(t->data, extent_bytes(*t));
-    }
-    if (host.final_state && host.final_state.tensor.data == host.initial_state.tensor.data) {
-      args.initial_state.tensor.data = args.final_state.tensor.data;  // in place
-    }
-    if (args.cu_seqlens) context.host_cu_seqlens = host.cu_seqlens.data;
-    if (args.serving.slots) context.host_slots = host.serving.slots.data;
-    context.status = static_cast<std::uint32_t*>(memory_.allocate(4, 0));
-  }
-
-  // Gives the call its workspace.
-  void prepare() {
-    const std::size_t bytes = workspace_bytes(args, context);
-    args.workspace = {memory_.allocate(bytes, 0xA5), bytes};
-  }
-
-  Ran run() {
-    if (!args.workspace.data) prepare();
-    return forward(args, context);
-  }
-  Ran run_recurrent() { return recurrent(args, context); }
-
-  void download() const {
-    check_cuda(cudaDeviceSynchronize(), "the kernel: ");
-    const auto back = [](const Tensor& to, const Tensor& from) {
-      if (to)
-        check_cuda(cudaMemcpy(to.data, from.data, extent_bytes(to), cudaMemcpyDeviceToHost),
-                   "back: ");
-    };
-    back(host_.o, args.o);
-    back(host_.final_state.tensor, args.final_state.tensor);
-    back(host_.serving.checkpoint_states.tensor, args.serving.checkpoint_states.tensor);
-  }
-
-  std::uint32_t status() const {
-    std::uint32_t word = 0;
-    check_cuda(cudaMemcpy(&word, context.status, 4, cudaMemcpyDeviceToHost), "status: ");
-    return word;
-  }
-
- private:
-  ForwardArgs host_;
-  DeviceMemory memory_;
-
- public:
-  ForwardArgs args;
-  CudaContext context;
-};
+using cli::check_cuda;
+using cli::DeviceMemory;
+using cli::extent_bytes;
+using DeviceBundle = cli::DeviceCall;
 
 struct CudaAnswer {
   std::vector<double> o, final_state;

@@ -46,7 +46,7 @@ std::vector<Accuracy> measure_accuracy(const Backend& backend, const AccuracySco
       const bool pairwise = reference == Reference::pairwise;
       for (const int window : pairwise ? std::vector<int>{1} : scope.windows) {
         form.key_window = pairwise ? std::nullopt : std::optional(window);
-        if (!why_not(form).empty()) continue;
+        if (!why_not(backend, form).empty()) continue;
         all.push_back({form, error(scores(backend, form, inputs, kSizes.T), true_scores),
                        error(outputs(backend, form, inputs), true_outputs)});
       }

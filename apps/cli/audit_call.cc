@@ -13,6 +13,9 @@
 #include "half.h"
 #include "plan.h"
 #include "reference/reference.h"
+#ifdef KDA_WITH_CUDA
+#include "device_call.h"
+#endif
 
 namespace kda::cli {
 namespace {
@@ -116,6 +119,35 @@ Backend cpu_backend(const CpuContext& context) {
           [context](const BackwardArgs& args) { return backward(args, context); }};
 }
 
+#ifdef KDA_WITH_CUDA
+Backend cuda_backend() {
+  const CudaContext context;
+  const auto forward = [](const ForwardArgs& args) {
+    DeviceCall call(args);
+    const Ran ran = call.run();
+    call.download();
+    return ran;
+  };
+  const auto refusal = [context](const ForwardArgs& args) -> std::string {
+    try {
+      workspace_bytes(args, context);
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  ForwardArgs any;
+  if (const std::string why = kda::why_not(any, context); why.starts_with("device")) {
+    throw Error("device", "cuda", why);
+  }
+  return {"cuda", forward, {}, refusal};
+}
+#else
+Backend cuda_backend() {
+  throw Error("device", "cuda", "cpu; for cuda a build with KDA_WITH_CUDA=ON");
+}
+#endif
+
 Backend oracle_backend() {
   return {"oracle", [](const ForwardArgs& args) {
             const reference::Result truth = reference::recurrence(args, make_plan(args));
@@ -160,11 +192,11 @@ Arrays draw_inputs(const CallForm& form, const Sizes& sizes, std::uint64_t seed)
   return inputs;
 }
 
-std::string why_not(const CallForm& form) {
+std::string why_not(const Backend& backend, const CallForm& form) {
   Call call(form, draw_inputs(form, {.T = 1, .K = 1, .V = 1}, 1));
   Stored o(output_dtype(form.precision), count(call.T * call.V));
   call.args.o = o.out({1, call.T, 1, call.V});
-  return kda::why_not(call.args);
+  return backend.refusal ? backend.refusal(call.args) : kda::why_not(call.args);
 }
 
 Arrays outputs(const Backend& backend, const CallForm& form, const Arrays& inputs,

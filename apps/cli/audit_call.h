@@ -16,10 +16,14 @@ namespace kda::cli {
 struct Backend {
   std::string name;
   std::function<Ran(const ForwardArgs&)> forward;
-  std::function<Ran(const BackwardArgs&)> backward = {};  // for gradients() only
+  std::function<Ran(const BackwardArgs&)> backward = {};        // for gradients() only
+  std::function<std::string(const ForwardArgs&)> refusal = {};  // "" or why; absent: the library's
 };
 
 Backend cpu_backend(const CpuContext& context);
+
+// The first GPU. Throws Error in a build without CUDA, or if there is no GPU that it serves.
+Backend cuda_backend();
 
 // The fp64 oracle. It fills in o only.
 Backend oracle_backend();
@@ -48,8 +52,8 @@ struct Sizes {
 // gates come out anywhere between the bound and 0, gates that are given between -5 and 0.
 audit::Arrays draw_inputs(const CallForm& form, const Sizes& sizes, std::uint64_t seed);
 
-// "" or why the library refuses the form.
-std::string why_not(const CallForm& form);
+// "" or why the backend refuses the form.
+std::string why_not(const Backend& backend, const CallForm& form);
 
 // o [T, V]. The instruction set that ran goes to *isa, if given.
 audit::Arrays outputs(const Backend& backend, const CallForm& form, const audit::Arrays& inputs,

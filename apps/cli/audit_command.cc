@@ -31,13 +31,17 @@ Examples:
   kda audit                                     every reference, window and precision
   kda audit --json                              the same as a JSON array, with the smallest cases
   kda audit --reference midpoint --precision mixed --tokens 200
+  kda audit --device cuda                       what the GPU has: mixed; the midpoint's on the CPU
   kda audit --gradients                         does a gradient know of tokens behind the loss?
   kda audit --accuracy                          what each reference costs in accuracy)";
 
 struct AuditArgs {
   AuditScope scope;
   bool as_json = false, gradients = false, accuracy = false, one_bound = false;
+  std::string device = "cpu";
   CpuContext context;
+
+  Backend backend() const { return device == "cuda" ? cuda_backend() : cpu_backend(context); }
 };
 
 AtForm show(Progress& progress) {
@@ -52,7 +56,7 @@ void add_to(json& array, const AuditRows& rows) {
 }
 
 int audit(const AuditArgs& args) {
-  const Backend backend = cpu_backend(args.context);
+  const Backend backend = args.backend();
   const std::vector<KnownLeak> leaks = known_leaks(backend);
   if (!args.as_json) print_known(leaks);
   const AuditRows rows = [&] {
@@ -62,7 +66,7 @@ int audit(const AuditArgs& args) {
   if (args.as_json) {
     json array = json::array();
     for (const KnownLeak& leak : leaks) {
-      for (json& object : to_json(leak, backend.name)) array.push_back(std::move(object));
+      for (json& object : to_json(leak)) array.push_back(std::move(object));
     }
     add_to(array, rows);
     fmt::print("{}\n", array.dump(1));
@@ -73,6 +77,7 @@ int audit(const AuditArgs& args) {
 }
 
 int gradients(const AuditArgs& args) {
+  if (args.device == "cuda") throw Error("--gradients", "with --device cuda", "--device cpu");
   const AuditRows control = audit_control();
   const AuditRows rows = [&] {
     Progress progress("auditing");
@@ -99,7 +104,7 @@ int accuracy(const AuditArgs& args) {
   for (const Precision precision : args.scope.precisions) {
     scope.precision = precision;
     const Progress progress(fmt::format("measuring {}", name(precision)));
-    const std::vector<Accuracy> some = measure_accuracy(cpu_backend(args.context), scope);
+    const std::vector<Accuracy> some = measure_accuracy(args.backend(), scope);
     all.insert(all.end(), some.begin(), some.end());
     if (!args.as_json) {
       fmt::print("{}{}\n", precision == args.scope.precisions.front() ? "" : "\n", name(precision));
@@ -127,6 +132,9 @@ void add_audit(CLI::App& app, int& code) {
       ->add_flag("--accuracy", args->accuracy,
                  "Instead: errors against fp64 over bounds and windows")
       ->excludes(gradients_flag);
+  command->add_option("--device", args->device, "Where calls run: cpu, or cuda (the first GPU)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   add_scope_flags(*command, args->scope);
   add_context_flags(*command, args->context);
   args->context.threads = 1;  // calls of a few microseconds

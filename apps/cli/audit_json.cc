@@ -49,10 +49,10 @@ json example_of(const audit::Example& example, DType dtype) {
           {"output", edit_of(example.output, dtype)}};
 }
 
-json known_tensor(const KnownLeak& leak, const std::string& backend, const char* tensor,
+json known_tensor(const KnownLeak& leak, const char* tensor,
                   const std::vector<audit::Edit>& elements, std::int64_t changed) {
   const DType dtype = output_dtype(leak.form.precision);
-  json object = form_of(leak.form, backend), all = json::array();
+  json object = form_of(leak.form, leak.backend), all = json::array();
   std::uint64_t ulp = 0;
   double absolute = 0;
   for (const audit::Edit& e : elements) {
@@ -94,9 +94,9 @@ json to_json(const AuditRow& row) {
   return object;
 }
 
-json to_json(const KnownLeak& leak, const std::string& backend) {
-  return json::array({known_tensor(leak, backend, "A_qk", leak.scores, leak.scores_changed),
-                      known_tensor(leak, backend, "o", leak.outputs, leak.outputs_changed)});
+json to_json(const KnownLeak& leak) {
+  return json::array({known_tensor(leak, "A_qk", leak.scores, leak.scores_changed),
+                      known_tensor(leak, "o", leak.outputs, leak.outputs_changed)});
 }
 
 json to_json(const Accuracy& accuracy) {

@@ -132,8 +132,10 @@ void print_known(const std::vector<KnownLeak>& leaks) {
   for (const KnownLeak& leak : leaks) {
     const DType dtype = output_dtype(leak.form.precision);
     const bool changed = leak.scores_changed + leak.outputs_changed > 0;
-    fmt::print("\n{:<10} A_qk: {} of {} elements change, o: {} of {}\n", name(leak.form.reference),
-               leak.scores_changed, leak.scores.size(), leak.outputs_changed, leak.outputs.size());
+    fmt::print("\n{:<10} A_qk: {} of {} elements change, o: {} of {}{}\n",
+               name(leak.form.reference), leak.scores_changed, leak.scores.size(),
+               leak.outputs_changed, leak.outputs.size(),
+               leak.backend == "cpu" ? "" : "  (" + leak.backend + ")");
     if (!changed) continue;
     fmt::print("           {:<12}{:<12}{:<12}{:>12}{:>12}\n", "element", "before", "after", "ulp",
                "difference");

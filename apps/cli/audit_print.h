@@ -13,7 +13,7 @@ namespace kda::cli {
 // first_pair, ulp, absolute, bound, above_bound, sizes, causal, smallest}
 nlohmann::json to_json(const AuditRow& row);
 // The same keys, and the hex bits of row 5 before and after.
-nlohmann::json to_json(const KnownLeak& leak, const std::string& backend);
+nlohmann::json to_json(const KnownLeak& leak);
 nlohmann::json to_json(const Accuracy& accuracy);
 
 void print_known(const std::vector<KnownLeak>& leaks);

@@ -56,6 +56,7 @@ AuditRows audit_control();
 // The leak that is known to be there: windows of 16 keys, bf16 operands; the gates of tokens 6, 7
 // and 8 change, and row 5 is looked at. Token 8 is the midpoint's reference.
 struct KnownLeak {
+  std::string backend;
   CallForm form;
   std::string isa;                           // that ran
   std::vector<audit::Edit> scores, outputs;  // row 5 of A_qk, of o: all of its elements
@@ -68,7 +69,9 @@ struct KnownLeak {
 inline constexpr std::int64_t kKnownRow = 5, kKnownFirst = 6, kKnownLast = 8;
 
 KnownLeak known_leak(const Backend& backend, Reference reference, std::uint64_t seed = 1);
-std::vector<KnownLeak> known_leaks(const Backend& backend);  // of all references
+// Of all references that the backend has; the midpoint's, if it has none, on the CPU: the audit
+// shows that it finds a leak.
+std::vector<KnownLeak> known_leaks(const Backend& backend);
 
 // A_qk of that case, and what it becomes when the gates of one token change: of token 0, 1, ...
 struct ScoreMap {
