@@ -102,6 +102,9 @@ export ASAN_SYMBOLIZER_PATH
 
 step "format" format
 step "house rules" tools/house.sh
+if [ -f build/CMakeCache.txt ]; then  # of make test
+  step "registers of kernels" tools/registers.sh build
+fi
 if [ -x build/venv-torch/bin/mypy ]; then  # of make test
   step "ruff and mypy" python_rules
 fi
