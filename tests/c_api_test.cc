@@ -55,6 +55,7 @@ void expect_same(const kda_ran& c, const Ran& ran) {
   EXPECT_EQ(c.chunks, ran.chunks);
   EXPECT_EQ(c.windows, ran.windows);
   EXPECT_EQ(c.one_token_windows, ran.one_token_windows);
+  EXPECT_STREQ(c.kernel, ran.kernel);
 }
 
 class CApi : public testing::TestWithParam<Case> {};
@@ -252,8 +253,8 @@ TEST(CApiStructs, KeepTheirPlaces) {
   static_assert(sizeof(kda_checkpoint) == 24);
   static_assert(sizeof(kda_error) == 4 * 8 + 2 * 4);
   static_assert(sizeof(kda_options) == 3 * 8 + 10 * 4);
-  static_assert(sizeof(kda_context) == 8 + 4 * 4 + 7 * 8);
-  static_assert(sizeof(kda_ran) == 2 * 8 + 8 * 4 + 3 * 8);
+  static_assert(sizeof(kda_context) == 8 + 4 * 4 + 7 * 8 + 2 * 4);
+  static_assert(sizeof(kda_ran) == 3 * 8 + 8 * 4 + 3 * 8);
   static_assert(sizeof(kda_serving) == 2 * 8 + 2 * kTensor + 2 * 8 + kState + 2 * 4);
   static_assert(sizeof(kda_cuda_states) == 6 * 8 + 2 * 4);
   static_assert(sizeof(kda_states_args) == 6 * 8 + 2 * 4);

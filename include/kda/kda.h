@@ -190,6 +190,13 @@ typedef enum kda_status {
   KDA_STATUS_BAD_COUNTS = 4,     // counts, or the tokens of a draft, were
 } kda_status;
 
+// Which kernels kda_forward takes on CUDA. Where both can, they give the same bits.
+typedef enum kda_cuda_path {
+  KDA_CUDA_PATH_AUTOMATIC =
+      0,  // those for Hopper where device and call allow it, else portable ones
+  KDA_CUDA_PATH_PORTABLE = 1,  // those that every GPU of compute capability 8.0 and above runs
+} kda_cuda_path;
+
 // Fields of the backend that is not chosen must be 0. On CUDA tensors, slots, has_initial_state and
 // the workspace are memory of the device; checkpoints are host memory. A null context is a CPU's
 // with defaults.
@@ -210,6 +217,8 @@ typedef struct kda_context {
   const kda_cuda_states* cuda_states;  // CUDA: in place of serving->states; or null
   uint32_t* status;                    // CUDA: in device memory, or null: kernels set bits of
                                        // kda_status; clear it yourself
+  int32_t path;                        // CUDA: kda_cuda_path
+  int32_t reserved;                    // 0
 } kda_context;
 
 // What a call ran. Every pointer to one may be null.
@@ -227,6 +236,7 @@ typedef struct kda_ran {
   int64_t chunks;             // chunks of all sequences and value heads
   int64_t windows;            // windows of all chunks
   int64_t one_token_windows;  // of these, windows of one token
+  const char* kernel;  // of "cuda": "sm90", "portable" ..., the library's own constant; or ""
 } kda_ran;
 
 // --- forward -------------------------------------------------------------------------------------

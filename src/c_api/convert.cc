@@ -120,6 +120,8 @@ CpuContext to_cpu_context(const kda_context& given) {
   want_zero("context.host_slots", !given.host_slots, kCudaOnly);
   want_zero("context.cuda_states", !given.cuda_states, kCudaOnly);
   want_zero("context.status", !given.status, kCudaOnly);
+  want_zero("context.path", given.path == 0, kCudaOnly);
+  want_zero("context.reserved", given.reserved == 0, "0");
   want_zero("context.parallel_user", given.parallel_for || !given.parallel_user,
             "0 without parallel_for");
   CpuContext context{.threads = given.threads, .isa = to_enum<Isa>("context.isa", given.isa)};
@@ -163,6 +165,11 @@ CudaCall::CudaCall(const kda_context& given) {
     context_.states = &states_;
   }
   context_.status = given.status;
+  if (given.path != KDA_CUDA_PATH_AUTOMATIC && given.path != KDA_CUDA_PATH_PORTABLE) {
+    throw Error("context.path", std::to_string(given.path), "automatic (0), portable (1)");
+  }
+  context_.path = static_cast<CudaPath>(given.path);
+  want_zero("context.reserved", given.reserved == 0, "0");
 }
 
 CpuContext cpu_only(const char* call, const kda_context* given) {
@@ -196,6 +203,7 @@ kda_ran from_ran(const Ran& ran) {
   r.chunks = ran.chunks;
   r.windows = ran.windows;
   r.one_token_windows = ran.one_token_windows;
+  r.kernel = ran.kernel;
   return r;
 }
 
