@@ -23,7 +23,7 @@ build/build.ninja:
 run: build ## build, then show what the library promises on this machine: kda demo
 	build/kda demo --report build/report.html
 
-test: ## install, build, run all tests (at most 8 minutes on 2 cores)
+test: ## install, build, run all tests (8 minutes on 2 cores, 10 where there is nvcc)
 	@tools/install.sh test
 	@$(MAKE) --no-print-directory compile
 	@tools/venv.sh build/venv

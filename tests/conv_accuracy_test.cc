@@ -131,10 +131,14 @@ TEST(ConvRounding, HappensOnce) {
       causal_conv1d(wide.args());
       for_each_index(wide.y, [&](const Index& at) {
         const double exact = load(wide.y, at), unit = std::ldexp(1.0, std::ilogb(exact) - 7);
-        if (coarse) EXPECT_LE(std::abs(load(narrow.y, at) - exact), 0.51 * unit) << exact;
+        if (coarse) {
+          EXPECT_LE(std::abs(load(narrow.y, at) - exact), 0.51 * unit) << exact;
+        }
         store(narrow.x, at, exact);
       });
-      if (!coarse) EXPECT_EQ(values(as_const(narrow.y)), values(as_const(narrow.x)));
+      if (!coarse) {
+        EXPECT_EQ(values(as_const(narrow.y)), values(as_const(narrow.x)));
+      }
     }
   }
 }

@@ -130,8 +130,8 @@ bool portable_fits(std::int64_t key_channels, int shared_bytes) {
 
 int launch_portable(const ForwardParams& params, int shared_bytes, bool general, void* stream) {
   constexpr std::int64_t kMostBlocks = 1 << 20;
-  const bool common = !general && params.K == kHead && params.gates == GateShape::channel &&
-                      !params.precise;
+  const bool common =
+      !general && params.K == kHead && params.gates == GateShape::channel && !params.precise;
   const void* kernel = params.K > kHead ? portable::forward_wide()
                        : common         ? portable::forward_common()
                                         : portable::forward_narrow();
