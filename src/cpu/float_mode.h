@@ -13,7 +13,8 @@ namespace kda::cpu {
 
 enum class Denormals {
   kept,
-  flushed,  // results below the normal range become zero (on ARM inputs too)
+  flushed,  // results below the normal range become zero. On ARM they stay: its mode would take
+            // inputs as zero too
   zero,     // inputs too
 };
 
@@ -39,7 +40,7 @@ class FloatMode {
 #elif defined(__aarch64__)
   explicit FloatMode(Denormals denormals) {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    const std::uint64_t mode = std::uint64_t{denormals != Denormals::kept} << 24;
+    const std::uint64_t mode = std::uint64_t{denormals == Denormals::zero} << 24;
     asm volatile("msr fpcr, %0" : : "r"(mode));
   }
   ~FloatMode() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
