@@ -61,8 +61,8 @@ void expect_backward(const Case& original, const Way& way) {
                      exact64 ? c.exact64_limit : std::max(1e-5, c.fp32_limit));
     return;
   }
-  // In fp64 too: the dk of random_case(984) is 1.7e-11 off, with every instruction set, where dv and
-  // dq are 5e-16 off.
+  // In fp64 too: the dk of random_case(984) is 1.7e-11 off, with every instruction set, where dv
+  // and dq are 5e-16 off.
   const double limit = (way.precision == Precision::exact64 ? 30 : 10) * way.limit(c);
   EXPECT_LE(relative_error(ours.dv, exact.dv), limit) << "dv";
   EXPECT_LE(relative_error(ours.dq, exact.dq), limit) << "dq";
