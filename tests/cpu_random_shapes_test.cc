@@ -61,12 +61,13 @@ void expect_backward(const Case& original, const Way& way) {
                      exact64 ? c.exact64_limit : std::max(1e-5, c.fp32_limit));
     return;
   }
-  // In fp64 too: the dk of random_case(984) is 1.7e-11 off, with every instruction set, where dv
-  // and dq are 5e-16 off.
-  const double limit = (way.precision == Precision::exact64 ? 30 : 10) * way.limit(c);
+  const double limit = 10 * way.limit(c);
+  // What is left of dk may be less: 1.7e-11 in fp64 in random_case(984), with every instruction
+  // set, where dv and dq are 5e-16 off.
+  const double dk_limit = way.precision == Precision::exact64 ? 3 * limit : limit;
   EXPECT_LE(relative_error(ours.dv, exact.dv), limit) << "dv";
   EXPECT_LE(relative_error(ours.dq, exact.dq), limit) << "dq";
-  EXPECT_LE(relative_error(ours.dk, exact.dk), limit) << "dk";
+  EXPECT_LE(relative_error(ours.dk, exact.dk), dk_limit) << "dk";
   // A beta of exactly 0 or 1 from a logit: the sigmoid's slope lies below what fp32 can hold.
   const bool saturated = c.options.sigmoid_beta && c.betas != Betas::random;
   if (saturated) return;

@@ -128,13 +128,6 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t a, std::u
                : "memory");
 }
 
-__device__ __forceinline__ void store_matrices(std::uint32_t a, std::uint32_t x, std::uint32_t y,
-                                               std::uint32_t z, std::uint32_t w) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(a), "r"(x),
-               "r"(y), "r"(z), "r"(w)
-               : "memory");
-}
-
 __device__ __forceinline__ void store_matrices_transposed(std::uint32_t a, std::uint32_t x,
                                                           std::uint32_t y, std::uint32_t z,
                                                           std::uint32_t w) {

@@ -139,9 +139,8 @@ __device__ __forceinline__ void predict(std::uint32_t keys_at, std::uint32_t (&a
 }
 
 // The chunks of one tile. half: which 64 value channels. kServing: with checkpoints, bf16 states.
-// From: Stages, or what else brings images.
-template <bool kServing, class From>
-__device__ __forceinline__ void scan_tile(const ForwardParams& p, const From& stages,
+template <bool kServing>
+__device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& stages,
                                           const Tile& tile, int half, std::uint32_t staging,
                                           Turn& front, Turn& back) {
   const int thread = thread_of_group();
@@ -236,9 +235,9 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const From& st
 }
 
 // All tiles of a lane.
-template <bool kServing, class From>
-__device__ __forceinline__ void scan(const ForwardParams& p, const From& stages, int lane, int half,
-                                     std::uint32_t staging) {
+template <bool kServing>
+__device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int lane,
+                                     int half, std::uint32_t staging) {
   Turn front, back;
   for (int number = lane; number < p.N * p.HV; number += p.lanes) {
     scan_tile<kServing>(p, stages, Tile(p, number), half, staging, front, back);
