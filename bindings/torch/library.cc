@@ -1,5 +1,14 @@
 // torch.ops.kda
+#include "kda/kda.hpp"
 #include "operators.h"
+
+// What python/libkda/_library.py compares with its own before it uses an operator.
+extern "C" {
+__attribute__((visibility("default"))) const char* kda_torch_version() { return kda::version(); }
+__attribute__((visibility("default"))) int kda_torch_operators() {
+  return kda::torch_op::kOperators;
+}
+}
 
 STABLE_TORCH_LIBRARY(kda, m) {
   kda::torch_op::define_forward(m);

@@ -7,6 +7,10 @@ namespace kda::torch_op {
 
 using Library = torch::stable::detail::StableLibrary;
 
+// Raised where a schema, or what an argument or a result means, changes; python/libkda/_library.py
+// has the same number.
+inline constexpr int kOperators = 1;
+
 void define_forward(Library& m);
 void implement_forward(Library& m);
 

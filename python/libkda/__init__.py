@@ -6,6 +6,7 @@
 >>> o, state = libkda.chunk_kda(q, k, v, g, beta, norm="rsqrt", output_final_state=True)
 """
 
+from libkda._library import __version__
 from libkda._ops import (
     causal_conv1d,
     chunk_delta_rule,
@@ -23,6 +24,7 @@ __all__ = [
     "Options",
     "Ran",
     "StreamingState",
+    "__version__",
     "causal_conv1d",
     "chunk_delta_rule",
     "chunk_gdn",

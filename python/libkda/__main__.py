@@ -25,7 +25,8 @@ def main() -> None:
         libkda.decode(state, *(x[:, t : t + 1] for x in (q, k, v, g, beta))) for t in range(100)
     ]
     same = torch.equal(torch.cat(steps, 1), whole)
-    print(f"operators: {path}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"libkda {libkda.__version__}; operators: {path}")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     print("CUDA:", cuda())
     print("100 tokens in one call and one at a time:", "the same bits" if same else "OTHER BITS")
     if not same:
