@@ -58,9 +58,9 @@ build() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1" -j "$job
 tidy() { sources | grep '\.cc$' | grep -vE '^(fuzz|bindings)/' | xargs -P "$jobs" -n 1 clang-tidy-19 -p build-asan --quiet; }
 
 python_rules() {
-  build/venv-torch/bin/ruff format --check python examples &&
-    build/venv-torch/bin/ruff check python examples &&
-    build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests
+  build/venv-torch/bin/ruff format --check python examples bench &&
+    build/venv-torch/bin/ruff check python examples bench &&
+    build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests bench/*.py
 }
 
 # FLA's own layer and model on libkda: here they may not skip.
