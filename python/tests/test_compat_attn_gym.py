@@ -152,10 +152,87 @@ def test_refusals(argument: str) -> None:
         attn_gym.chunk_kda(**theirs(), chunk_size=64)  # type: ignore[call-arg]
 
 
-def test_replay_states_are_refused() -> None:
-    tensors = theirs()
-    pool = tensors.pop("initial_state")
-    with pytest.raises(RuntimeError, match=r"\Areplay_state: given; accepted: "):
-        attn_gym.paged_chunk_kda(
-            **tensors, state_cache=pool, state_indices=SLOTS[:2], replay_state=()
+def replay_state(pool: Tensor, dtype: torch.dtype) -> attn_gym.ReplayState:
+    rows = (len(pool), 64, 4)
+    wide = [torch.full((*rows, n), float("nan"), dtype=dtype) for n in (16, 16, 24)]
+    count = torch.full((len(pool), 1), 7, dtype=torch.int32)
+    return attn_gym.ReplayState(
+        wide[0], wide[1], wide[2], torch.zeros(*rows, 16), torch.zeros(rows), count
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cuts", [(1,) * 150, (70, 1, 1, 56, 1, 1, 20), (63, 1, 1, 64, 21), (150,)])
+def test_replay_states_give_the_bits_of_one_call(cuts: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensors = theirs(CASE.but(T=150, B=2, has_state=False))
+    for name in ("q", "k", "v"):
+        tensors[name] = tensors[name].to(dtype)
+    whole, _ = attn_gym.chunk_kda(**tensors)
+    at = sum(cuts) // 64 * 64
+    _, state = attn_gym.chunk_kda(
+        **{n: x[:, :at] for n, x in tensors.items()}, output_final_state=True
+    )
+    pool = torch.randn(4, 4, 24, 16)  # two slots are another's, and padding
+    before = pool.clone()
+    replay = replay_state(pool, dtype)
+    slots, begin, outputs = torch.tensor([3, 0, 1], dtype=torch.int32), 0, []
+    for cut in cuts:
+        piece = {n: x[:, begin : begin + cut] for n, x in tensors.items()}
+        piece = {n: torch.stack([x[0], x[1], x[1]]) for n, x in piece.items()}
+        starts = torch.tensor([begin > 0] * 3)
+        outputs.append(
+            attn_gym.paged_chunk_kda(
+                **piece,
+                state_cache=pool,
+                state_indices=slots,
+                has_initial_state=starts if begin == 0 else None,
+                replay_state=replay,
+            )
         )
+        begin += cut
+    o = torch.cat(outputs, 1)
+    assert torch.equal(o[[0, 2]], whole) and not o[1].any()
+    assert state is not None and torch.equal(pool[[3, 1]], state)
+    assert torch.equal(pool[[0, 2]], before[[0, 2]])
+    assert replay.count.flatten().tolist() == [7, 150 % 64, 7, 150 % 64]
+    assert torch.equal(replay.q[3, : 150 % 64], tensors["q"][0, at:])
+    assert replay.q[[0, 2]].isnan().all()
+
+
+def test_replay_states_of_packed_sequences() -> None:
+    tensors = theirs(CASE.but(T=160, B=1, has_state=False))
+    pool = torch.zeros(4, 4, 24, 16)
+    replay = replay_state(pool, torch.float32)
+    replay.count.zero_()
+    bounds = torch.tensor([0, 70, 70, 75], dtype=torch.int32)
+    o = attn_gym.paged_chunk_kda(
+        **tensors,
+        state_cache=pool,
+        state_indices=torch.tensor([2, 1, 3], dtype=torch.int32),
+        cu_seqlens=bounds,
+        replay_state=replay,
+    )
+    for begin, end in ((0, 70), (70, 75)):
+        alone, _ = attn_gym.chunk_kda(**{n: x[:, begin:end] for n, x in tensors.items()})
+        assert torch.equal(o[:, begin:end], alone)
+    assert not o[:, 75:].any()
+    assert replay.count.flatten().tolist() == [0, 0, 6, 5]
+
+
+BAD_REPLAY: dict[str, Any] = {
+    "replay_state": {"replay_state": lambda r: r._replace(k=r.k[:, :32])},
+    "state_indices": {"state_indices": lambda _: torch.tensor([1, 4])},
+    "requires_grad": {"q": lambda _: torch.zeros(2, 1, 4, 16, requires_grad=True)},
+}
+
+
+@pytest.mark.parametrize("argument", BAD_REPLAY)
+def test_refusals_with_replay_states(argument: str) -> None:
+    pool = torch.zeros(4, 4, 24, 16)
+    replay = replay_state(pool, torch.float32)
+    call: Any = theirs(CASE.but(T=1, has_state=False))
+    call |= {"state_cache": pool, "state_indices": torch.tensor([1, 2]), "replay_state": replay}
+    call |= {name: make(replay) for name, make in BAD_REPLAY[argument].items()}
+    with pytest.raises(RuntimeError, match=rf"\A{argument}.*: .+; accepted: "):
+        attn_gym.paged_chunk_kda(**call)
+    assert not pool.any() and replay.q.isnan().all()

@@ -5,8 +5,8 @@
 replaces `from attn_gym.linear.kda import ...`. Shapes: q, k, gate [B, T, H, K]; v [B, T, H, V];
 beta [B, T, H]; states and pools [N, H, V, K]; gates are natural logs. What differs: any K, V and T;
 value heads may share key heads; rows past cu_seqlens[-1] are zero; both impl run libkda's kernels,
-"reference" in float32 whatever the inputs; fastmath and autotune change nothing. Replay states are
-refused: libkda.StreamingState does what they do.
+"reference" in float32 whatever the inputs; fastmath and autotune change nothing. Replay states may
+have any floating dtypes; libkda.StreamingState does the same for a fraction of their time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch import Tensor
 from libkda import _ops
 from libkda._options import Options, Precision
 from libkda._streaming import update_pool
-from libkda.compat import refuse
+from libkda.compat import _replay, refuse
+from libkda.compat._replay import ReplayState as ReplayState
 
 
 def _precision(impl: Any) -> Precision:
@@ -118,10 +119,20 @@ def paged_chunk_kda(
     kernel_options: Any = None,
     replay_state: Any = None,
 ) -> Tensor:
-    """attn-gym's paged_chunk_kda on libkda.update_pool: o in the dtype of q."""
+    """attn-gym's paged_chunk_kda on libkda.update_pool: o in the dtype of q.
+
+    With a replay_state the state of a slot is that at its last multiple of 64 tokens and the tokens
+    since, and outputs have the bits of one uncut call.
+    """
     _check_kernel_options(kernel_options)
     if replay_state is not None:
-        refuse("replay_state", "given", "None; libkda.StreamingState keeps the bits of one call")
+        tokens = (q, k, v, gate, beta)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tokens):
+            refuse("requires_grad", True, "False, or a call under torch.no_grad()")
+        o = _replay.advance(
+            tokens, state_cache, state_indices, has_initial_state, cu_seqlens, replay_state
+        )
+        return o.to(q.dtype)
     o = _advance(
         state_cache,
         state_indices,
