@@ -1,11 +1,11 @@
 """Times libkda beside other projects' kernels on one GPU, and checks each answer.
 
-Each call runs in a process of its own with a limit of time: what is not installed, fails or takes
-too long is a row with the reason. Peers compile and tune themselves on their first call, which can
-take minutes and is not timed. Times are the GPU's, by replay of a CUDA graph of the call, median of
-9 replays; of calls that cannot be captured by CUDA events, marked "e", with the host's time in them
-where that is longer. Errors are relative L2 against the recurrence in float64, the worst of the
-call's results, on the inputs that were timed.
+Each call runs in a process of its own with a limit of time, one at a time on the GPU: what is not
+installed, fails or takes too long is a row with the reason. Peers compile and tune themselves on
+their first call, which can take minutes and is not timed. Times are the GPU's, by replay of a CUDA
+graph of the call, median of 9 replays; of calls that cannot be captured by CUDA events, marked "e",
+with the host's time in them where that is longer. Errors are relative L2 against the recurrence in
+float64, the worst of the call's results, on the inputs that were timed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 EXAMPLES = """examples:
   PYTHONPATH=python LIBKDA_TORCH=build/libkda_torch.so python3 bench/peers.py
   python3 bench/peers.py --case prefill_h96,exact_decode_32 --peers fla
-  python3 bench/peers.py --case all --jobs 12 --json peers.json
+  python3 bench/peers.py --case all --jobs 12 --warm 3 --json peers.json
 
 peers: pip install fla-core flash-linear-attention      (fla)
        pip install 'attn-gym[linear]'                   (attn_gym)
@@ -70,15 +72,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--case", default=",".join(DEFAULT), help="names, or all (see --list)")
     parser.add_argument("--peers", default=",".join(PEERS), help="of fla, attn_gym (default both)")
-    parser.add_argument("--limit", type=float, default=300, help="seconds a call may take to tune")
+    parser.add_argument("--limit", type=float, default=300, help="seconds that a call may take")
+    parser.add_argument("--total", type=float, default=1e9, help="seconds that all may take")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (1)")
     parser.add_argument(
-        "--jobs", type=int, default=0, help="processes that compile peers' kernels beforehand"
+        "--warm", type=int, default=0, help="processes that compile each peer's call first (none)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows there too")
     parser.add_argument("--list", action="store_true", help="name the cases, and stop")
     # What a process of its own is told: the case, who, and its share of others' compiling.
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--compile-only", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--wait", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     given.case = list(CASES) if given.case == "all" else given.case.split(",")
     given.peers = [name for name in given.peers.split(",") if name]
@@ -161,8 +166,12 @@ def reason(error: BaseException) -> str:
     return text if type(error).__name__ == "Refused" else f"{type(error).__name__}: {text}"
 
 
-def run_one(name: str, who: str, share: list[int] | None) -> dict[str, Any]:
-    """A row, or {"reason": why there is none}."""
+# What takes a while to import.
+MODULES = {"libkda": "libkda", "fla": "fla.ops.kda", "attn_gym": "attn_gym.linear.kda"}
+
+
+def run_one(name: str, who: str, share: list[int] | None, wait: bool = False) -> dict[str, Any]:
+    """A row, or {"reason": why there is none}. Waits for its turn before it uses the GPU."""
     try:
         import torch
     except ImportError as error:
@@ -174,6 +183,10 @@ def run_one(name: str, who: str, share: list[int] | None) -> dict[str, Any]:
         if share:
             compile_only(*share)
         calls: Any = importlib.import_module("peer_calls")
+        importlib.import_module(MODULES[who])
+        torch.cuda.init()
+        if wait:
+            sys.stdin.readline()
         case = calls.Case(*CASES[name])
         job = calls.KINDS[case.kind](case, who)
         if share:
@@ -192,16 +205,23 @@ def run_one(name: str, who: str, share: list[int] | None) -> dict[str, Any]:
 # --- all of them -----------------------------------------------------------------------------
 
 
-def in_process(command: list[str], limit: float) -> dict[str, Any]:
-    """The row that a process prints as its last line. It and its children end at the limit."""
+def in_process(
+    command: list[str], turn: Lock | None, seconds: Callable[[], float]
+) -> dict[str, Any]:
+    """The row that a process prints as its last line. It is told when its turn has come, and ends
+    with its children after that many seconds."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=out, stderr=log, start_new_session=True)
-        try:
-            process.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return {"reason": f"not done after {limit:g} s"}
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
+        )
+        with turn or nullcontext():
+            limit = max(seconds(), 0)
+            try:
+                process.communicate(b"\n", limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return {"reason": f"not done after {limit:.4g} s"}
         for file in (out, log):
             file.seek(0)
         lines = out.read().splitlines()
@@ -214,17 +234,6 @@ def in_process(command: list[str], limit: float) -> dict[str, Any]:
 
 def command(name: str, who: str, *more: str) -> list[str]:
     return [sys.executable, str(Path(__file__).resolve()), "--run", name, who, *more]
-
-
-def compile_all(calls: list[tuple[str, str]], jobs: int, limit: float, say: Any) -> None:
-    shares = max(1, jobs // len(calls))
-    say(f"compiling {len(calls)} calls in {shares} processes each, {jobs} at a time")
-    with ThreadPoolExecutor(jobs) as pool:
-        for share in range(shares):
-            for name, who in calls:
-                more = ("--compile-only", str(share), str(shares))
-                pool.submit(in_process, command(name, who, *more), limit)
-    say("compiled")
 
 
 def worst(row: dict[str, Any]) -> str:
@@ -263,31 +272,57 @@ def table(rows: list[dict[str, Any]], peers: Iterable[str]) -> str:
     return "\n".join(text)
 
 
+def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
+    began, turn, writing = time.monotonic(), Lock(), Lock()
+    calls = [(name, who) for name in given.case for who in (OURS, *given.peers)]
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    def seconds() -> float:
+        return float(min(given.limit, given.total - (time.monotonic() - began)))
+
+    def warm(call: tuple[str, str], share: int) -> None:
+        more = ("--compile-only", str(share), str(given.warm))
+        in_process(command(*call, *more), None, seconds)
+
+    def run(call: tuple[str, str]) -> None:
+        name, who = call
+        say(f"{name}, {who}: begins" + ("" if who == OURS else "; compiles and tunes"))
+        row = in_process(command(name, who, "--wait"), turn, seconds)
+        rows[call] = {"case": name, "who": who, **row}
+        say(f"{name}, {who}: {row.get('reason') or cell(row, None)}")
+        with writing:  # anew after each, so that who stops this has what there is
+            if given.json:
+                Path(given.json).write_text(json.dumps(ordered(), indent=1) + "\n")
+
+    def ordered() -> list[dict[str, Any]]:
+        return [rows[call] for call in calls if call in rows]
+
+    with ThreadPoolExecutor(max(1, given.jobs)) as pool:
+        if given.warm:
+            say("compiles all that will be tuned")
+            theirs = [call for call in calls if call[1] != OURS]
+            shares = [(call, share) for share in range(given.warm) for call in theirs]
+            list(pool.map(lambda s: warm(*s), shares))
+        list(pool.map(run, calls))
+    return ordered()
+
+
 def main(arguments: list[str]) -> int:
     given = parse(arguments)
     if given.run:
-        print(json.dumps(run_one(given.run[0], given.run[1], given.compile_only)), flush=True)
+        print(
+            json.dumps(run_one(given.run[0], given.run[1], given.compile_only, given.wait)),
+            flush=True,
+        )
         return 0
     if given.list:
         for name, case in CASES.items():
             print(f"{name:16} {case[-1]}{'  (default)' if name in DEFAULT else ''}")
         return 0
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
-
-    calls = [(name, who) for name in given.case for who in (OURS, *given.peers)]
-    if given.jobs:
-        compile_all([c for c in calls if c[1] != OURS], given.jobs, given.limit, say)
-    rows = []
-    for name, who in calls:
-        say(f"{name}, {who}" + ("" if who == OURS else ": compiles and tunes"))
-        row = in_process(command(name, who), given.limit)
-        rows.append({"case": name, "who": who, **row})
-        say(f"{name}, {who}: {row.get('reason') or cell(row, None)}")
-        if given.json:  # anew after each, so that who stops this has what there is
-            Path(given.json).write_text(json.dumps(rows, indent=1) + "\n")
+    rows = measure(given)
     print(table(rows, given.peers))
     return 0
 

@@ -73,7 +73,7 @@ def test_the_table_has_multiples_and_reasons() -> None:
 
 def test_a_process_that_fails_or_hangs_is_a_reason() -> None:
     def run(code: str, limit: float = 30) -> Any:
-        return peers.in_process([sys.executable, "-c", code], limit)
+        return peers.in_process([sys.executable, "-c", code], None, lambda: limit)
 
     assert run("print('noise'); print('{\"ms\": 1}')") == {"ms": 1}
     assert run("import time; time.sleep(60)", 0.5) == {"reason": "not done after 0.5 s"}
@@ -81,6 +81,7 @@ def test_a_process_that_fails_or_hangs_is_a_reason() -> None:
         r"ended with 3: bad luck",
         run("import sys; print('bad luck', file=sys.stderr); sys.exit(3)")["reason"],
     )
+    assert run("import json; print(json.dumps({'told': input()}))") == {"told": ""}
     assert run("import os; os.abort()")["reason"].startswith("ended with -6")
 
 
