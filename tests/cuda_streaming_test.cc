@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda_run.h"
+#include "cuda_streaming_run.h"
 #include "forms.h"
 #include "serving_run.h"
 
@@ -20,106 +21,25 @@ namespace {
 constexpr std::int64_t kTokens = 150;
 
 std::vector<Form> forms() {
-  Options rounded = kBoundedForm, weak = kBoundedForm;
+  Options rounded = kBoundedForm, weak = kBoundedForm, softplus = kBoundedForm;
+  softplus.gate = Gate::softplus;
+  softplus.lower_bound = {};
+  Options given = softplus;
+  given.gate = Gate::log;
+  given.sigmoid_beta = false;
   rounded.bf16_state = true;
   weak.lower_bound = -1;
   weak.norm = Norm::normalize;
   weak.sigmoid_beta = false;
   weak.scale = 1;
-  return {{"bounded", kBoundedForm, Gates::strong},
-          {"bf16_state", rounded, Gates::mild},
-          {"weak_bound", weak, Gates::burst}};
+  std::vector<Form> all = {{"bounded", kBoundedForm, Gates::strong},
+                           {"bf16_state", rounded, Gates::mild},
+                           {"weak_bound", weak, Gates::burst},
+                           {"softplus_of_one_window", softplus, Gates::strong},
+                           {"log_of_one_window", given, Gates::burst}};
+  for (const Form& form : window_forms()) all.push_back(form);
+  return all;
 }
-
-// Streaming states on the device, and a workspace that any call on them may use.
-class DeviceStates {
- public:
-  DeviceStates(const Case& c, std::int64_t slots, int max_draft = 0) {
-    states.HV = c.HV;
-    states.slots = slots;
-    states.max_draft = max_draft;
-    states.options = c.options;
-    states.bytes = slot_bytes(states) * static_cast<std::size_t>(slots);
-    states.data = memory_.allocate(states.bytes, 0);
-    states.data =
-        reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(states.data) + 255) / 256 * 256);
-    context.states = &states;
-    context.status = static_cast<std::uint32_t*>(memory_.allocate(4, 0));
-  }
-  DeviceStates(const DeviceStates&) = delete;
-  DeviceStates& operator=(const DeviceStates&) = delete;
-
-  char* slot(std::int64_t i) const {
-    return static_cast<char*>(states.data) + slot_bytes(states) * static_cast<std::size_t>(i);
-  }
-
-  void copy(std::int64_t from, std::int64_t to) const {
-    check_cuda(cudaMemcpy(slot(to), slot(from), slot_bytes(states), cudaMemcpyDeviceToDevice),
-               "copy: ");
-  }
-
-  std::int64_t tokens(std::int64_t i) const {
-    std::int64_t n = 0;
-    check_cuda(cudaMemcpy(&n, slot(i), 8, cudaMemcpyDeviceToHost), "tokens: ");
-    return n;
-  }
-
-  std::int32_t drafts(std::int64_t i) const {
-    std::int32_t n = 0;
-    check_cuda(cudaMemcpy(&n, slot(i) + 12, 4, cudaMemcpyDeviceToHost), "drafts: ");
-    return n;
-  }
-
-  ConstTensor indices_on_device(const std::vector<std::int64_t>& x) {
-    ConstTensor t = indices(x);
-    t.data = memory_.copy_of(x.data(), x.size() * 8);
-    return t;
-  }
-
-  Ran call(ForwardArgs args, const CudaContext& with) {
-    const std::size_t bytes = workspace_bytes(args, with);
-    if (bytes > workspace_bytes_) {
-      workspace_ = memory_.allocate(bytes, 0xA5);
-      workspace_bytes_ = bytes;
-    }
-    if (bytes > 0) args.workspace = {workspace_, workspace_bytes_};
-    return forward(args, with);
-  }
-
-  // Tokens [begin, end) of sequences on the device into slots.
-  Ran append(const ForwardArgs& whole, std::int64_t begin, std::int64_t end,
-             const std::vector<std::int64_t>& slots = {}, bool draft = false) {
-    ForwardArgs args = piece(whole, begin, end);
-    if (!slots.empty()) args.serving.slots = indices_on_device(slots);
-    args.serving.draft = draft;
-    return call(args, context);
-  }
-
-  std::vector<double> plain(std::int64_t slot) {
-    const std::int64_t HV = states.HV;
-    std::vector<float> host(static_cast<std::size_t>(HV) * 128 * 128);
-    State out;
-    out.tensor = contiguous(memory_.allocate(host.size() * 4, 0xFF), DType::f32, {1, HV, 128, 128});
-    plain_states(states, indices_on_device({slot}), out, context);
-    check_cuda(cudaMemcpy(host.data(), out.tensor.data, host.size() * 4, cudaMemcpyDeviceToHost),
-               "plain: ");
-    return {host.begin(), host.end()};
-  }
-
-  std::uint32_t status() const {
-    std::uint32_t word = 0;
-    check_cuda(cudaMemcpy(&word, context.status, 4, cudaMemcpyDeviceToHost), "status: ");
-    return word;
-  }
-
-  CudaStreamingStates states;
-  CudaContext context;
-
- private:
-  DeviceMemory memory_;
-  void* workspace_ = nullptr;
-  std::size_t workspace_bytes_ = 0;
-};
 
 class CudaStreaming : public testing::TestWithParam<Form> {
  protected:
@@ -443,6 +363,7 @@ TEST(CudaStreamingErrors, AreNamed) {
   const auto reason = [&](auto spoil) {
     ForwardArgs args = piece(device.args, 0, 4);
     CudaStreamingStates own = states.states;
+    own.bytes *= 2;  // enough for other options too
     CudaContext context = states.context;
     context.states = &own;
     spoil(args, own);
@@ -456,12 +377,17 @@ TEST(CudaStreamingErrors, AreNamed) {
   expect("bf16_state", [](ForwardArgs& a, auto&) { a.options.bf16_state = true; });
   expect("v: HV", [](ForwardArgs&, auto& s) { s.HV = 2, s.slots = 1; });
   expect("states.data", [](ForwardArgs&, auto& s) { s.data = nullptr; });
-  expect("states.bytes", [](ForwardArgs&, auto& s) { --s.bytes; });
+  expect("states.bytes", [](ForwardArgs&, auto& s) { s.bytes = s.bytes / 2 - 1; });
   expect("gate", [](ForwardArgs&, auto& s) {
     s.options.gate = Gate::softplus;
     s.options.lower_bound = {};
   });
   expect("key_window", [](ForwardArgs&, auto& s) { s.options.key_window = 16; });
+  expect("reference: midpoint", [](ForwardArgs& a, auto& s) {
+    s.options.reference = a.options.reference = Reference::midpoint;
+  });
+  expect("chunk: 16", [](ForwardArgs& a, auto& s) { s.options.chunk = a.options.chunk = 16; });
+  expect("norm: none", [](ForwardArgs& a, auto&) { a.options.norm = Norm::none; });
   expect("initial_state", [&](ForwardArgs& a, auto&) {
     a.initial_state = {as_const(device.args.final_state.tensor), StateLayout::key_first};
   });

@@ -168,8 +168,13 @@ StateView state_view(const ConstTensor& t, StateLayout layout) {
 
 int step_of(const Plan& plan) { return std::min(plan.chunk, kChunk); }
 
-float single_shift(const Plan& plan) {
+float shift_of(const Plan& plan, bool single) {
+  if (!single) return static_cast<float>(plan.shift);
   return static_cast<float>(std::round(-plan.lower_bound * kLog2eExact * step_of(plan) / 2));
+}
+
+float cut_bits_of(const Plan& plan) {
+  return plan.cuts ? static_cast<float>(plan.cut_bits) : HUGE_VALF;
 }
 
 GateKind gate_kind(Gate gate) {

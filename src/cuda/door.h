@@ -66,9 +66,10 @@ StateView state_view(const ConstTensor& t, StateLayout layout);
 // The tokens that a kernel takes at once.
 int step_of(const Plan& plan);
 
-// The shift of a chunk that is one window, where sums start before its first token: half their
-// range, in bits.
-float single_shift(const Plan& plan);
+// m of (11) in bits. single: of a chunk that is one window, where sums start before its first
+// token, one more gate: half their range.
+float shift_of(const Plan& plan, bool single);
+float cut_bits_of(const Plan& plan);
 GateKind gate_kind(Gate gate);
 NormKind norm_kind(Norm norm);
 

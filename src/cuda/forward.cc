@@ -1,7 +1,6 @@
 // The chunked forward on the GPU: checks, which kernel, then one launch, or two where checkpoints
 // lie inside chunks.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -143,8 +142,7 @@ ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, con
   const State& kept = args.serving.checkpoint_states;
   p.kept = state_view(as_const(kept.tensor), kept.layout);
   p.single = job.single;
-  // With one window a chunk all sums start at the chunk's, not at its first token: one more gate.
-  p.shift = job.single ? single_shift(plan) : static_cast<float>(plan.shift);
+  p.shift = shift_of(plan, job.single);
   p.gates = plan.op == Op::kda   ? GateShape::channel
             : plan.op == Op::gdn ? GateShape::head
                                  : GateShape::none;
@@ -152,7 +150,7 @@ ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, con
   p.precise = plan.neg_eigval;
   for (View* rows : {&p.q, &p.k, &p.g}) rows->vectors &= plan.K % 8 == 0;
   for (View* rows : {&p.v, &p.o}) rows->vectors &= plan.V % 8 == 0;
-  p.cut_bits = plan.cuts ? static_cast<float>(plan.cut_bits) : HUGE_VALF;
+  p.cut_bits = cut_bits_of(plan);
   p.window = plan.key_window;
   if (!job.portable) use_ring(job.grid, static_cast<char*>(args.workspace.data), p);
   return p;

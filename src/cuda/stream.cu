@@ -2,6 +2,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/stream/kernel.cuh"
+#include "cuda/stream/kernels.h"
 
 namespace kda::cuda {
 
@@ -24,17 +25,24 @@ int launch(const void* kernel, int shared_bytes, const stream::Params& params, v
 }  // namespace
 
 int launch_append(const stream::Params& params, bool single_tokens, void* on) {
-  if (single_tokens) {
-    return launch(reinterpret_cast<const void*>(stream::append_kernel<1>),
-                  stream::Shared<1>::kBytes, params, on);
+  using namespace stream;
+  if (params.windows) {
+    return single_tokens ? launch(append_one_windows(), Shared<1, true>::kBytes, params, on)
+                         : launch(append_windows(), Shared<kPass, true>::kBytes, params, on);
   }
-  return launch(reinterpret_cast<const void*>(stream::append_kernel<stream::kPass>),
-                stream::Shared<stream::kPass>::kBytes, params, on);
+  if (single_tokens) {
+    return launch(reinterpret_cast<const void*>(append_kernel<1, false>), Shared<1>::kBytes, params,
+                  on);
+  }
+  return launch(reinterpret_cast<const void*>(append_kernel<kPass, false>), Shared<kPass>::kBytes,
+                params, on);
 }
 
 int launch_plain(const stream::Params& params, void* on) {
-  return launch(reinterpret_cast<const void*>(stream::plain_kernel),
-                stream::Shared<stream::kPass>::kBytes, params, on);
+  using namespace stream;
+  if (params.windows) return launch(plain_windows(), Shared<kPass, true>::kBytes, params, on);
+  return launch(reinterpret_cast<const void*>(plain_kernel<false>), Shared<kPass>::kBytes, params,
+                on);
 }
 
 }  // namespace kda::cuda

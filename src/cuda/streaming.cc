@@ -34,17 +34,20 @@ Plan plan_of_states(const CudaStreamingStates& s) {
   plan.K = plan.V = kHead;
   want(plan.op == Op::kda, "op", name(plan.op), "kda");
   want(plan.precision == Precision::mixed, "precision", name(plan.precision), "mixed");
-  want(plan.gate == Gate::bounded, "gate", name(plan.gate), "bounded with streaming states");
   want(plan.chunk == kChunk, "chunk", std::to_string(plan.chunk), "32");
-  want(plan.reference == Reference::shifted, "reference", name(plan.reference),
-       "shifted with streaming states");
-  want(plan.key_window == plan.chunk && !plan.cuts, "key_window", std::to_string(plan.key_window),
-       "one window a chunk of 32, and a lower_bound that fits it, with streaming states");
+  want(plan.reference != Reference::midpoint, "reference", name(plan.reference),
+       "shifted, first_row, pairwise");
   return plan;
 }
 
-std::int64_t head_bytes(const CudaStreamingStates& s) {
-  return Layout::kBytes + std::int64_t{s.max_draft} * Layout::kDraftBytes;
+// Whether a chunk may hold several windows; else it is one, of a gate whose bound fits.
+bool has_windows(const Plan& plan) {
+  return plan.gate != Gate::bounded || plan.cuts || plan.key_window != plan.chunk ||
+         plan.reference != Reference::shifted;
+}
+
+std::int64_t head_bytes(const CudaStreamingStates& s, const Plan& plan) {
+  return Layout::bytes(has_windows(plan)) + std::int64_t{s.max_draft} * Layout::kDraftBytes;
 }
 
 void check_memory(const CudaStreamingStates& s) {
@@ -92,7 +95,8 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   s.job = job_of(s.args, context, states.slots);
   const Plan& plan = s.job.plan;
   check_form(plan, made);
-  want(plan.norm != Norm::none, "norm", name(plan.norm), "rsqrt, normalize with streaming states");
+  want(plan.norm != Norm::none || has_windows(made), "norm", name(plan.norm),
+       "rsqrt, normalize with streaming states of one window a chunk");
   s.most = most_tokens(args, context, plan);
   const bool known = !args.cu_seqlens || context.host_cu_seqlens;
   if (s.draft && known && s.most > states.max_draft) {
@@ -106,7 +110,7 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   s.whole = !s.draft && s.most <= kShort;
   s.begins = bytes_of(s.job);
   if (s.draft) {
-    s.bytes = heads * Layout::kBytes;
+    s.bytes = heads * static_cast<std::size_t>(Layout::bytes(has_windows(made)));
   } else if (!s.whole) {
     s.bytes = s.begins + static_cast<std::size_t>(plan.N) * sizeof(int);
   }
@@ -118,12 +122,15 @@ void fill_states(const CudaStreamingStates& states, const CudaContext& context, 
                  stream::Params& p) {
   p.states = static_cast<char*>(states.data);
   p.slot_bytes = static_cast<std::int64_t>(slot_bytes(states));
-  p.head_bytes = head_bytes(states);
+  p.head_bytes = head_bytes(states, plan);
+  p.windows = has_windows(plan);
   p.max_draft = states.max_draft;
   p.call.HV = static_cast<int>(states.HV);
   p.call.slot_count = states.slots;
   p.call.lower_bound = static_cast<float>(plan.lower_bound * kLog2eExact);
-  p.call.shift = single_shift(plan);
+  p.call.shift = shift_of(plan, !p.windows);
+  p.call.cut_bits = cut_bits_of(plan);
+  p.call.window = plan.key_window;
   p.call.bf16_state = plan.bf16_state;
   p.call.status = context.status;
 }
@@ -199,8 +206,8 @@ std::size_t streaming_workspace_bytes(const ForwardArgs& args, const CudaContext
 }  // namespace cuda
 
 std::size_t slot_bytes(const CudaStreamingStates& states) {
-  cuda::plan_of_states(states);
-  return static_cast<std::size_t>(cuda::head_bytes(states) * states.HV);
+  const Plan plan = cuda::plan_of_states(states);
+  return static_cast<std::size_t>(cuda::head_bytes(states, plan) * states.HV);
 }
 
 void commit(const CudaStreamingStates& states, const ConstTensor& slots, const ConstTensor& counts,

@@ -11,6 +11,7 @@
 #include "cuda/stream/scores.cuh"
 #include "cuda/stream/tokens.cuh"
 #include "cuda/stream/values.cuh"
+#include "cuda/stream/windows.cuh"
 
 namespace kda::cuda::stream {
 
@@ -51,7 +52,7 @@ struct Span {
 
 // What seldom runs stays out of the way of what always does: one step is over before all of its
 // instructions have come.
-__device__ __noinline__ void clear(char* at, std::int64_t bytes) {
+__device__ inline __noinline__ void clear(char* at, std::int64_t bytes) {
   for (std::int64_t i = threadIdx.x * 16; i < bytes; i += kStreamThreads * 16) {
     *reinterpret_cast<uint4*>(at + i) = uint4{0, 0, 0, 0};
   }
@@ -70,9 +71,8 @@ class Head {
         lane_(static_cast<int>(threadIdx.x) % 32),
         stretch_(p.call, n),
         in_(p.states + slot * p.slot_bytes + h * p.head_bytes),
-        out_(is_draft()
-                 ? p.scratch + (static_cast<std::int64_t>(n) * p.call.HV + h) * Layout::kBytes
-                 : in_) {}
+        out_(is_draft() ? p.scratch + (static_cast<std::int64_t>(n) * p.call.HV + h) * kHeadBytes
+                        : in_) {}
 
   // What is needed first is asked for first, and all that does not hang on the head's place before
   // that is looked at.
@@ -97,6 +97,10 @@ class Head {
     }
     load_operand(in_, warp_, lane_, a_);
     position_ = start;
+    if constexpr (kWindows) {
+      window_ = *reinterpret_cast<const int*>(in_ + Layout::kWindow);
+      kept_ = start.length;
+    }
     if (span_.full > 0) {
       refresh_operand(in_, warp_, lane_, a_);
       position_.tokens += span_.full * kChunk;
@@ -105,10 +109,8 @@ class Head {
       fetch_rows();
       const float offset = is_channel() ? set_channel(x) : 0.f;
       for (int done = 0;;) {
-        const int count =
-            kOnce ? 1 : min(min(span_.count - done, kPass), kChunk - position_.length);
-        take(done, count, offset, x, v);
-        done += count;
+        const int most = kOnce ? 1 : min(min(span_.count - done, kPass), kChunk - position_.length);
+        done += take(done, most, offset, x, v);
         if (kOnce || done == span_.count) break;
         __syncthreads();
         fetch(done, x);
@@ -120,6 +122,8 @@ class Head {
 
  private:
   static constexpr bool kOnce = S::kMost == 1;  // at most one token comes
+  static constexpr bool kWindows = S::kWindows;
+  static constexpr int kHeadBytes = Layout::bytes(kWindows);
 
   __device__ __forceinline__ Phase phase() const { return kOnce ? Phase::whole : p_.phase; }
   __device__ __forceinline__ bool is_draft() const { return phase() == Phase::draft; }
@@ -131,7 +135,7 @@ class Head {
     return warp_ - kHead / 32 + turn * Fetched<S>::kWarps;
   }
   __device__ __forceinline__ char* draft(int token) const {
-    return in_ + Layout::kBytes + token * Layout::kDraftBytes;
+    return in_ + kHeadBytes + token * Layout::kDraftBytes;
   }
   // Token `index` of the span in its batch row.
   __device__ __forceinline__ int token(int index) const {
@@ -182,6 +186,9 @@ class Head {
     const auto* sums = reinterpret_cast<const std::uint32_t*>(in_ + Layout::kSums) + channel();
 #pragma unroll
     for (int i = 0; i < 3; ++i) x.sum(i) = sums[i * kHead];
+    if constexpr (kWindows) {
+      x.start() = reinterpret_cast<const std::uint32_t*>(in_ + Layout::kStart)[channel()];
+    }
     x.rate() = x.bias() = 0;
     if (c.A_log) x.rate() = fetch_bits(static_cast<const char*>(c.A_log), c.A_log_element, h_);
     if (!c.dt_bias) return;
@@ -192,6 +199,7 @@ class Head {
   // The offset of the channel's gates.
   __device__ __forceinline__ float set_channel(Fetched<S>& x) {
     sums_ = {__uint_as_float(x.sum(0)), __uint_as_float(x.sum(1)), __uint_as_float(x.sum(2))};
+    if constexpr (kWindows) start_ = __uint_as_float(x.start());
     form_.set(p_.call, from_bits(x.rate(), p_.call.A_log_element));
     return form_.factor * from_bits(x.bias(), p_.call.dt_bias_element);
   }
@@ -202,24 +210,35 @@ class Head {
     for (int turn = 0; turn < Fetched<S>::kTokens; ++turn) {
       const int index = norm_token(turn), at = position_.length + index;
       if (index >= count) continue;
-      float beta, factor;
+      float beta;
+      float2 factors;
       if (phase() == Phase::commit) {
-        const float2 scalars =
-            *reinterpret_cast<const float2*>(draft(done + index) + Layout::kDraftScalars);
+        const float4 scalars =
+            *reinterpret_cast<const float4*>(draft(done + index) + Layout::kDraftScalars);
         beta = scalars.x;
-        factor = scalars.y;
+        factors = {scalars.y, scalars.z};
       } else {
         beta = from_bits(x.beta(turn), p_.call.beta.element);
         if (p_.call.sigmoid_beta) beta = sigmoid(beta);
-        factor = norm_factor(p_.call, x.row(turn), lane_ >= 16);
+        factors = norm_factors<S>(p_.call, x.row(turn), lane_ >= 16);
       }
-      if (lane_ % 16 == 0) store_shared(base_ + S::kFactors + index * 8 + lane_ / 4, factor);
+      if (lane_ % 16 == 0) {
+        if constexpr (kWindows) {
+          store_shared2(base_ + S::kFactors + index * 16 + lane_ / 2, factors.x, factors.y);
+        } else {
+          store_shared(base_ + S::kFactors + index * 8 + lane_ / 4, factors.x);
+        }
+      }
       if (lane_ != 0) continue;
       store_shared(base_ + S::kBeta + at * 4, beta);
       *reinterpret_cast<float*>(out_ + Layout::kBeta + at * 4) = beta;
+      if constexpr (kWindows) {
+        store_shared2(base_ + S::kRowFactors + at * 8, factors.x, factors.y);
+        reinterpret_cast<float2*>(out_ + Layout::kRowFactors)[at] = factors;
+      }
       if (is_draft()) {
-        *reinterpret_cast<float2*>(draft(done + index) + Layout::kDraftScalars) =
-            float2{beta, factor};
+        *reinterpret_cast<float4*>(draft(done + index) + Layout::kDraftScalars) =
+            float4{beta, factors.x, factors.y, 0.f};
       }
     }
   }
@@ -252,6 +271,12 @@ class Head {
     if (thread < length) {
       copy_async_word(base_ + S::kBeta + thread * 4, in_ + Layout::kBeta + thread * 4);
     }
+    if constexpr (kWindows) {
+      if (thread < length * 2) {
+        copy_async_word(base_ + S::kRowFactors + thread * 4,
+                        in_ + Layout::kRowFactors + thread * 4);
+      }
+    }
     values(Constant<0>{}), values(Constant<128>{}), values(Constant<256>{});
     if (length > 16) {
       values(Constant<384>{}), values(Constant<512>{});
@@ -261,7 +286,7 @@ class Head {
       }
     }
     // A draft that completes the chunk finds all growing keys where it writes its own.
-    if (is_draft() && length + span_.count >= kChunk) {
+    if (!kWindows && is_draft() && length + span_.count >= kChunk) {
       for (int i = thread; i < length * 32; i += kStreamThreads - kHead) {
         reinterpret_cast<uint4*>(out_ + Layout::kKeys)[i] =
             reinterpret_cast<const uint4*>(in_ + Layout::kKeys)[i];
@@ -269,10 +294,9 @@ class Head {
     }
   }
 
-  // Tokens done ... done + count of the span, which have been asked for.
-  __device__ __forceinline__ void take(int done, int count, float offset, Fetched<S>& x,
-                                       const std::uint32_t (&v)[2]) {
-    const int first = position_.length, end = first + count;
+  // Operands of tokens done ... done + count of the span.
+  __device__ __forceinline__ void prepare(int done, int count, float offset, Fetched<S>& x) {
+    const int first = position_.length;
     if (is_channel()) {
       float G[S::kMost];
 #pragma unroll
@@ -295,8 +319,95 @@ class Head {
       write_norms(done, count, x);
       __syncthreads();
     }
+  }
+
+  // The same where windows open inside chunks. opens: the first token does. Returns how many tokens
+  // are taken: fewer than `count` if another opens one.
+  __device__ __forceinline__ int prepare_windows(int done, int count, float offset, Fetched<S>& x,
+                                                 bool& opens) {
+    const int first = position_.length;
+    float G[S::kMost];
+    if (is_channel()) {
+      Sums sums = sums_;
+#pragma unroll
+      for (int u = 0; u < S::kMost; ++u) {
+        if (u >= count) continue;
+        if (phase() != Phase::commit) {
+          x.g(u) = __float_as_uint(sm90::GateForm::clamp(
+              form_.bits(p_.call, from_bits(x.g(u), p_.call.g.element), offset)));
+        }
+        G[u] = sums.add(__uint_as_float(x.g(u)), first + u);
+      }
+    } else {
+      write_norms(done, count, x);
+    }
+    opens = __syncthreads_or(is_channel() && start_ - G[0] > p_.call.cut_bits);
+    opens |= first == 0 || first - window_ >= p_.call.window;
+    if (opens) {
+      window_ = first;
+      start_ = G[0];
+      if (is_channel()) keep_start();
+    }
+    if constexpr (!kOnce) count = min(count, end_of_window(first, count, G));
+    if (!is_channel()) return count;
+#pragma unroll
+    for (int u = 0; u < S::kMost; ++u) {
+      if (u >= count) continue;
+      const float gate = __uint_as_float(x.g(u));
+      if (is_draft()) keep_channel(draft(done + u), x.k(u), gate);
+      sums_.add(gate, first + u);
+      write_window_operands<S>(base_, p_.call.shift, x.k(u), x.q(u), G[u], start_, u, first + u,
+                               channel(), out_);
+    }
+    return count;
+  }
+
+  __device__ __forceinline__ void keep_start() const {
+    store_shared(base_ + S::kStart + channel() * 4, start_);
+    if (!is_draft()) reinterpret_cast<float*>(in_ + Layout::kStart)[channel()] = start_;
+  }
+
+  // Tokens of the pass that the open window may take. G: of its `count` tokens, of channels.
+  __device__ __forceinline__ int end_of_window(int first, int count,
+                                               const float (&G)[S::kMost]) const {
+    if (is_channel()) {
+      std::uint32_t past = 0;
+#pragma unroll
+      for (int u = 1; u < S::kMost; ++u) {
+        if (u < count && start_ - G[u] > p_.call.cut_bits) past |= 1u << u;
+      }
+      past = __reduce_or_sync(~0u, past);
+      if (lane_ == 0) store_shared(base_ + S::kCuts + warp_ * 4, __uint_as_float(past));
+    }
+    __syncthreads();
+    const float4 cuts = load_shared4(base_ + S::kCuts);
+    const std::uint32_t past = __float_as_uint(cuts.x) | __float_as_uint(cuts.y) |
+                               __float_as_uint(cuts.z) | __float_as_uint(cuts.w);
+    const int room = window_ + p_.call.window - first;
+    return past ? min(room, __ffs(static_cast<int>(past)) - 1) : room;
+  }
+
+  __device__ __forceinline__ Rows rows() const { return {in_, out_, is_draft() ? kept_ : 0}; }
+
+  // Tokens done ... done + most of the span, which have been asked for; returns how many it took.
+  __device__ __forceinline__ int take(int done, int most, float offset, Fetched<S>& x,
+                                      const std::uint32_t (&v)[2]) {
+    int count = most;
+    bool opens = false;
+    if constexpr (kWindows) {
+      count = prepare_windows(done, most, offset, x, opens);
+    } else {
+      prepare(done, count, offset, x);
+    }
+    const int first = position_.length, end = first + count;
     if (done == 0) wait_for_copies();
     __syncthreads();
+    if constexpr (kWindows) {
+      if (opens && first > 0) {
+        rebase_keys<S>(base_, p_.call.shift, rows(), first, is_draft() ? nullptr : out_);
+        __syncthreads();
+      }
+    }
     float u[4] = {low_bf16(v[0]), low_bf16(v[1]), high_bf16(v[0]), high_bf16(v[1])};
     if (is_draft()) keep_values(done, count, v);
     // Half of the warps multiply with S before the scores, half after them; the last solves.
@@ -333,6 +444,7 @@ class Head {
     position_.length = end;
     position_.tokens += count;
     if (end == kChunk) close();
+    return count;
   }
 
   __device__ __forceinline__ void keep_channel(char* to, std::uint32_t k, float gate) const {
@@ -392,10 +504,16 @@ class Head {
   // The chunk is complete: S moves over it.
   __device__ __forceinline__ void close() {
     StateAhead ahead(closed_ ? out_ : in_, warp_, lane_);
-    const EndKeys keys(out_, kChunk);
-    if (is_channel()) write_decay<S>(p_.call.shift, sums_.total(), base_, channel());
-    __syncthreads();  // every warp is done with U
-    keys.store<S>(base_);
+    if constexpr (kWindows) {
+      if (is_channel()) write_decay<S>(0.f, sums_.total(), base_, channel());
+      __syncthreads();
+      write_end_keys<S>(base_, rows(), kChunk);
+    } else {
+      const EndKeys keys(out_, kChunk);
+      if (is_channel()) write_decay<S>(p_.call.shift, sums_.total(), base_, channel());
+      __syncthreads();  // every warp is done with U
+      keys.store<S>(base_);
+    }
     __syncthreads();
     move_state<S>(ahead, base_, kChunk, p_.call.bf16_state, lane_,
                   [&](int step, int value, int key, const float4& x, const float4& y) {
@@ -405,7 +523,7 @@ class Head {
                   });
     if (!kOnce) load_operand(out_, warp_, lane_, a_);
     sums_ = {0.f, 0.f, 0.f};
-    position_.length = 0;
+    position_.length = kept_ = 0;
     closed_ = true;
   }
 
@@ -418,7 +536,9 @@ class Head {
     }
     if (phase() == Phase::commit || span_.count > 0 || span_.full > 0) position_.drafts = 0;
     if (span_.count > 0 && is_channel()) sums_.store(in_, channel());
-    if (threadIdx.x == 0) *position = position_;
+    if (threadIdx.x != 0) return;
+    *position = position_;
+    if constexpr (kWindows) *reinterpret_cast<int*>(in_ + Layout::kWindow) = window_;
   }
 
   const Params& p_;
@@ -433,10 +553,15 @@ class Head {
   Span span_;
   Sums sums_;  // of the thread's channel
   bool closed_ = false;
+  // With windows: the open one's first token, of the thread's channel G there, and how many rows of
+  // the open chunk the slot had before the call.
+  int window_ = 0;
+  float start_ = 0.f;
+  int kept_ = 0;
 };
 
 // Zero rows of a head, from token `begin` of sequence n on.
-__device__ __noinline__ void zero_head(const ForwardParams& p, int n, int begin, int h) {
+__device__ inline __noinline__ void zero_head(const ForwardParams& p, int n, int begin, int h) {
   const Stretch s(p, n);
   for (int i = begin * kHead + threadIdx.x; i < s.length * kHead; i += blockDim.x) {
     store_zero(p.o,
@@ -444,13 +569,14 @@ __device__ __noinline__ void zero_head(const ForwardParams& p, int n, int begin,
   }
 }
 
-__device__ __noinline__ void look_at_sequences(const Params& p) {
+__device__ inline __noinline__ void look_at_sequences(const Params& p) {
   if (p.phase != Phase::rest && p.phase != Phase::commit) zero_rest(p.call);
   if (p.phase != Phase::rest) report(p.call);
 }
 
-// kTokens: that a sequence has at most, as far as they are taken together.
-template <int kTokens>
+// kTokens: that a sequence has at most, as far as they are taken together. kWindows: a chunk may
+// hold several windows.
+template <int kTokens, bool kWindows>
 __global__ void __launch_bounds__(kStreamThreads, kTokens == 1 ? 4 : 2)
     append_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) char shared[];
@@ -464,13 +590,14 @@ __global__ void __launch_bounds__(kStreamThreads, kTokens == 1 ? 4 : 2)
     return;
   }
   if (p.phase == Phase::draft) zero_head(p.call, n, p.max_draft, h);
-  Head<Shared<kTokens>>(p, shared_address(shared), n, slot, h).run();
+  Head<Shared<kTokens, kWindows>>(p, shared_address(shared), n, slot, h).run();
 }
 
 // Plain states: S with the open chunk folded in, of sequence n to row n of p.call.final.
+template <bool kWindows>
 __global__ void __launch_bounds__(kStreamThreads, 3)
     plain_kernel(const __grid_constant__ Params p) {
-  using S = Shared<kPass>;
+  using S = Shared<kPass, kWindows>;
   extern __shared__ __align__(16) char shared[];
   report(p.call);
   const std::uint32_t base = shared_address(shared);
@@ -482,6 +609,10 @@ __global__ void __launch_bounds__(kStreamThreads, 3)
   if (threadIdx.x < kHead) {
     write_decay<S>(p.call.shift, Sums::load(head, threadIdx.x).total(), base, threadIdx.x);
   }
+  if (kWindows && threadIdx.x < kChunk * 2) {
+    store_shared(base + S::kRowFactors + threadIdx.x * 4,
+                 reinterpret_cast<const float*>(head + Layout::kRowFactors)[threadIdx.x]);
+  }
   constexpr int kWords = Layout::kTf32Row / 4;
   for (int i = threadIdx.x; i < kChunk * kWords; i += kStreamThreads) {
     const int t = i / kWords;
@@ -489,7 +620,11 @@ __global__ void __launch_bounds__(kStreamThreads, 3)
     store_shared(base + S::kZ + t * S::kTf32Row + i % kWords * 4, z);
   }
   __syncthreads();
-  EndKeys(head, length).store<S>(base);
+  if constexpr (kWindows) {
+    write_end_keys<S>(base, Rows{head, head, 0}, length);
+  } else {
+    EndKeys(head, length).store<S>(base);
+  }
   __syncthreads();
   const StateView& to = p.call.final;
   const std::int64_t value_step = to.value_first ? to.row : 1,

@@ -16,6 +16,7 @@ struct Layout {
   static constexpr int kTf32Row = kHead * 2 + kHead / 2;
 
   static constexpr int kPosition = 0;                    // Position
+  static constexpr int kWindow = 16;                     // i32: see below
   static constexpr int kSums = 128;                      // [3][K] f32: see Sums in tokens.cuh
   static constexpr int kBeta = kSums + 3 * kHead * 4;    // [chunk] f32
   static constexpr int kInverse = kBeta + kChunk * 4;    // [chunk][16] f32: (I + A_kk)^-1, blocks
@@ -30,8 +31,20 @@ struct Layout {
   static constexpr int kState = kKeys + kChunk * kHead * 4;   // [V][K] f32, at the last boundary
   static constexpr int kBytes = kState + kHead * kHead * 4;
 
-  // Behind it, for each token of a draft: k and v in bf16, gates as fractions of the bound, beta
-  // and the factor of k's norm.
+  // Where windows open inside chunks, the chunk's growing keys are made anew from what tokens
+  // brought. Then kKeys are the sums of gates G, kWindow the open window's first token, and there
+  // are besides:
+  static constexpr int kRaw = kBytes;                            // [chunk][K] bf16: k
+  static constexpr int kRowFactors = kRaw + kChunk * kHead * 2;  // [chunk][2] f32: of k
+  static constexpr int kStart = kRowFactors + kChunk * 8;        // [K] f32: G of kWindow
+  static constexpr int kWindowsBytes = (kStart + kHead * 4 + 255) / 256 * 256;
+
+  __host__ __device__ static constexpr int bytes(bool windows) {
+    return windows ? kWindowsBytes : kBytes;
+  }
+
+  // Behind it, for each token of a draft: k and v in bf16, gates as fractions of the bound (with
+  // windows: in bits), beta and the factors of k.
   static constexpr int kDraftKey = 0, kDraftValue = kHead * 2, kDraftGate = kHead * 4;
   static constexpr int kDraftScalars = kHead * 8;
   static constexpr int kDraftBytes = kDraftScalars + 128;
@@ -67,6 +80,7 @@ struct Params {
   Element counts_element;
   int max_draft;
   Phase phase;
+  bool windows;  // a chunk may hold several
 };
 
 }  // namespace kda::cuda::stream

@@ -15,10 +15,11 @@ template <int kValue>
 struct Constant {};
 
 // kTokens: of a pass; kPass, or 1 where no more come. Then the other rows and columns of a product
-// are copies of the token's: nobody looks at them.
-template <int kTokens>
+// are copies of the token's: nobody looks at them. kWindows_: a chunk may hold several windows.
+template <int kTokens, bool kWindows_ = false>
 struct Shared {
   static constexpr int kMost = kTokens;
+  static constexpr bool kWindows = kWindows_;
   static constexpr int kRow = kHead * 2 + 16;   // bytes from row to row of bf16 operands
   static constexpr int kTf32Row = 352;          // bytes from row to row of U and Z (Layout)
   static constexpr int kEndRow = kHead + 8;     // floats from row to row of end keys
@@ -38,17 +39,22 @@ struct Shared {
   static constexpr int kAqk = kA + kTokens * kScoreRow * 4;
   static constexpr int kW = kAqk + kTokens * kScoreRow * 4;
   static constexpr int kBeta = kW + kTokens * kScoreRow * 4;
-  static constexpr int kFactors = kBeta + kChunk * 4;     // of the pass's norms, key and query
+  static constexpr int kFactors = kBeta + kChunk * 4;     // of the pass's norms, key and query;
+                                                          // kWindows: (factor, undo) of each
   static constexpr int kDecay = kFactors + kTokens * 16;  // at a chunk's end
   static constexpr int kEnd = kDecay + kHead * 4;         // growing keys to end keys
-  static constexpr int kBytes = kEnd + kHead * 4;
-  static_assert(kEnds + kChunk * kEndRow * 4 <= kZ && kDecay % 16 == 0);
+  // With windows alone:
+  static constexpr int kStart = kEnd + kHead * 4;         // G of the window's first token
+  static constexpr int kRowFactors = kStart + kHead * 4;  // (factor, undo) of the chunk's keys
+  static constexpr int kCuts = kRowFactors + kChunk * 8;  // a word for each warp of channels
+  static constexpr int kBytes = kWindows ? kCuts + 16 : kStart;
+  static_assert(kEnds + kChunk * kEndRow * 4 <= kZ && kDecay % 16 == 0 && kFactors % 16 == 0);
 
   // Row or column i of a pass, of eight.
   __device__ __forceinline__ static int of_pass(int i) { return kTokens == kPass ? i : 0; }
   // Row i of a pass's keys and queries, of sixteen.
   __device__ __forceinline__ static int of_both(int i) { return kTokens == kPass ? i : i >> 3; }
 };
-static_assert(Shared<1>::kBytes <= 56 * 1024, "four blocks a multiprocessor");
+static_assert(Shared<1, true>::kBytes <= 56 * 1024, "four blocks a multiprocessor");
 
 }  // namespace kda::cuda::stream

@@ -11,6 +11,7 @@
 #include "cuda/sm90/solve.cuh"
 #include "cuda/stream/layout.h"
 #include "cuda/stream/memory.cuh"
+#include "cuda/stream/windows.cuh"
 
 namespace kda::cuda::stream {
 
@@ -41,8 +42,13 @@ __device__ __forceinline__ void multiply_keys(std::uint32_t base, int tile, int 
   if (g >= S::kMost) return;
   const float beta = load_shared(base + S::kBeta + (i < kChunk ? i : 0) * 4);
   const std::uint32_t at = (g * S::kScoreRow + j) * 4;
+  if constexpr (S::kWindows) {
+    undo_factors<S>(base, beta, g, j, c);
+  } else {
+    c[0] *= beta, c[1] *= beta;
+  }
   // Select: what is masked may be anything.
-  store_shared2(base + S::kA + at, j < i ? c[0] * beta : 0.f, j + 1 < i ? c[1] * beta : 0.f);
+  store_shared2(base + S::kA + at, j < i ? c[0] : 0.f, j + 1 < i ? c[1] : 0.f);
   const float x = j <= i ? c[2] : 0.f, y = j + 1 <= i ? c[3] : 0.f;
   store_shared2(base + S::kAqk + at, __uint_as_float(to_tf32(x)), __uint_as_float(to_tf32(y)));
 }
@@ -130,7 +136,8 @@ __device__ __forceinline__ void write_w(std::uint32_t base, int first, int count
   for (int e = 0; e < 4; ++e) {
     const int index = 2 * q + (e & 1), j = g + 8 * (e >> 1), i = first + index;
     if (index >= count) continue;
-    const float diagonal = inverse_at<S>(base, i, j) * beta((i & 16) + j);
+    // Select: there is no beta yet of tokens to come.
+    const float diagonal = j <= (i & 15) ? inverse_at<S>(base, i, j) * beta((i & 16) + j) : 0.f;
     store_w(index, j, i < 16 ? diagonal : y[e] * -beta(j));
     store_w(index, 16 + j, i < 16 ? 0.f : diagonal);
   }

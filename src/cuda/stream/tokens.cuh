@@ -37,7 +37,7 @@ struct Fetched {
   static constexpr int kWarps = kStreamThreads / 64;                // that work out norms
   static constexpr int kTokens = (S::kMost + kWarps - 1) / kWarps;  // of each of them
 
-  std::uint32_t word[3 * S::kMost + 5];
+  std::uint32_t word[3 * S::kMost + 5 + S::kWindows];
 
   // Of a channel.
   __device__ __forceinline__ std::uint32_t& k(int u) { return word[3 * u]; }
@@ -46,6 +46,8 @@ struct Fetched {
   __device__ __forceinline__ std::uint32_t& rate() { return word[3 * S::kMost]; }
   __device__ __forceinline__ std::uint32_t& bias() { return word[3 * S::kMost + 1]; }
   __device__ __forceinline__ std::uint32_t& sum(int i) { return word[3 * S::kMost + 2 + i]; }
+  // G of the window's first token.
+  __device__ __forceinline__ std::uint32_t& start() { return word[3 * S::kMost + 5]; }
 
   // Of the `turn`-th norm: a lane's eight channels.
   __device__ __forceinline__ std::uint32_t& beta(int turn) { return word[5 * turn]; }
@@ -79,6 +81,19 @@ struct Sums {
   // Takes token `at` of the chunk; the sum with it, and the shift, in bits.
   __device__ __forceinline__ float add(float bound, float gate, int at, float shift) {
     local = at % 4 == 0 ? bound * gate : fmaf(bound, gate, local);
+    return settle(at, shift);
+  }
+
+  // The same of a gate in bits.
+  __device__ __forceinline__ float add(float bits, int at) {
+    local = at % 4 == 0 ? bits : local + bits;
+    return settle(at, 0.f);
+  }
+
+  __device__ __forceinline__ float total() const { return done + (before + local); }
+
+ private:
+  __device__ __forceinline__ float settle(int at, float shift) {
     const float sum = local + ((done + before) + shift);
     if (at % 8 == 3) {
       before = local;
@@ -89,21 +104,44 @@ struct Sums {
     }
     return sum;
   }
-
-  __device__ __forceinline__ float total() const { return done + (before + local); }
 };
 
-// The factor of a row of which each of 16 lanes holds eight channels; with the scale, of a query.
-__device__ __forceinline__ float norm_factor(const ForwardParams& p, uint4 row, bool is_q) {
+// The factor of a row of which each of 16 lanes holds eight channels, with the scale of a query,
+// and what undoes it (S::kWindows: else nothing).
+template <class S>
+__device__ __forceinline__ float2 norm_factors(const ForwardParams& p, uint4 row, bool is_q) {
+  const bool largest = S::kWindows && p.norm == NormKind::none;
   float x[8];
   sm90::unpack(row, x);
-  float sum = x[0] * x[0];
+  float size = largest ? fabsf(x[0]) : x[0] * x[0];
 #pragma unroll
-  for (int c = 1; c < 8; ++c) sum = fmaf(x[c], x[c], sum);
+  for (int c = 1; c < 8; ++c) size = largest ? fmaxf(size, fabsf(x[c])) : fmaf(x[c], x[c], size);
 #pragma unroll
-  for (int bit = 8; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-  const float factor = sm90::row_factors(p.norm, sum, true).x;
-  return is_q ? factor * p.scale : factor;
+  for (int bit = 8; bit > 0; bit /= 2) {
+    const float other = __shfl_xor_sync(~0u, size, bit);
+    size = largest ? fmaxf(size, other) : size + other;
+  }
+  float2 factors = sm90::row_factors(p.norm, size, !S::kWindows);
+  if (is_q) factors.x *= p.scale;
+  return factors;
+}
+
+// One channel of token `index` of the pass, token `at` of the chunk: pairs of key and query for the
+// scores and for S, and the growing key. rows: the head's, in device memory.
+template <class S>
+__device__ __forceinline__ void store_operand_rows(std::uint32_t base, std::uint32_t left,
+                                                   std::uint32_t state, std::uint32_t growing,
+                                                   int index, int at, int channel, char* rows) {
+  const std::uint32_t column = base + channel * 2, place = base + operand_place(channel) * 2;
+  const std::uint32_t key_row = column + index * S::kRow;
+  const std::uint32_t query_row = key_row + S::kMost * S::kRow;
+  store_shared_half(key_row + S::kLeft, left);
+  store_shared_half(query_row + S::kLeft, left >> 16);
+  store_shared_half(place + S::kStateRows + index * S::kRow, state);
+  store_shared_half(place + S::kStateRows + (S::kMost + index) * S::kRow, state >> 16);
+  store_shared_half(column + S::kGrowing + at * S::kRow, growing);
+  reinterpret_cast<std::uint16_t*>(rows + Layout::kGrowing)[at * kHead + channel] =
+      static_cast<std::uint16_t>(growing);
 }
 
 // One channel of token `index` of the pass, token `at` of the chunk, whose gates add up to G, with
@@ -119,17 +157,7 @@ __device__ __forceinline__ void write_operands(std::uint32_t base, float shift, 
   const std::uint32_t left = pack_bf16(kx * fall, qx * fall);
   // -K~, Q~.
   const std::uint32_t state = multiply_bf16(left, pack_bf16(power, power)) ^ 0x8000u;
-  const std::uint32_t growing = pack_bf16(key, 0.f);
-  const std::uint32_t column = base + channel * 2, place = base + operand_place(channel) * 2;
-  const std::uint32_t key_row = column + index * S::kRow;
-  const std::uint32_t query_row = key_row + S::kMost * S::kRow;
-  store_shared_half(key_row + S::kLeft, left);
-  store_shared_half(query_row + S::kLeft, left >> 16);
-  store_shared_half(place + S::kStateRows + index * S::kRow, state);
-  store_shared_half(place + S::kStateRows + (S::kMost + index) * S::kRow, state >> 16);
-  store_shared_half(column + S::kGrowing + at * S::kRow, growing);
-  reinterpret_cast<std::uint16_t*>(rows + Layout::kGrowing)[at * kHead + channel] =
-      static_cast<std::uint16_t>(growing);
+  store_operand_rows<S>(base, left, state, pack_bf16(key, 0.f), index, at, channel, rows);
   reinterpret_cast<float*>(rows + Layout::kKeys)[at * kHead + channel] = key;
 }
 

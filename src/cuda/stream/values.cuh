@@ -144,12 +144,12 @@ __device__ __forceinline__ void keep_rows(const float (&c)[4], std::uint32_t x, 
 }
 
 // What a channel's sum over the chunk means for S: its decay (10), and the factor that turns
-// growing keys into end keys.
+// growing keys into end keys; with windows the sum itself.
 template <class S>
 __device__ __forceinline__ void write_decay(float shift, float total, std::uint32_t base,
                                             int channel) {
   store_shared(base + S::kDecay + channel * 4, exp2_fast(total));
-  store_shared(base + S::kEnd + channel * 4, exp2_fast(total + shift));
+  store_shared(base + S::kEnd + channel * 4, S::kWindows ? total : exp2_fast(total + shift));
 }
 
 // Growing keys of the chunk on their way to be end keys: one channel of every other token.
