@@ -29,8 +29,8 @@ struct CudaStreamingStates {
   Options options;      // what decides the bits; precision mixed
 };
 
-// Throws Error for states that the backend does not have. It has op kda, gate bounded with a bound
-// that fits one window a chunk, chunk 32, shifted.
+// Throws Error for states that the backend does not have. It has op kda, chunk 32, every reference
+// but midpoint.
 std::size_t slot_bytes(const CudaStreamingStates& states);
 
 // Which kernel forward takes. Where both can, they give the same bits.

@@ -3,6 +3,7 @@
 #include "cuda/launch.h"
 #include "cuda/stream/kernel.cuh"
 #include "cuda/stream/kernels.h"
+#include "cuda/stream/plain.cuh"
 
 namespace kda::cuda {
 

@@ -1,6 +1,7 @@
 // The kernels on streaming states for chunks of several windows.
 #include "cuda/stream/kernel.cuh"
 #include "cuda/stream/kernels.h"
+#include "cuda/stream/plain.cuh"
 
 namespace kda::cuda::stream {
 
