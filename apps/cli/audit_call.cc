@@ -10,6 +10,7 @@
 
 #include "audit/random.h"
 #include "compare.h"
+#include "device_flag.h"
 #include "half.h"
 #include "plan.h"
 #include "reference/reference.h"
@@ -136,15 +137,13 @@ Backend cuda_backend() {
       return e.what();
     }
   };
-  ForwardArgs any;
-  if (const std::string why = kda::why_not(any, context); why.starts_with("device")) {
-    throw Error("device", "cuda", why);
-  }
+  check_cuda_device();
   return {"cuda", forward, {}, refusal};
 }
 #else
 Backend cuda_backend() {
-  throw Error("device", "cuda", "cpu; for cuda a build with KDA_WITH_CUDA=ON");
+  check_cuda_device();
+  return {};
 }
 #endif
 

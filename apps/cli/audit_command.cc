@@ -12,6 +12,7 @@
 #include "audit_run.h"
 #include "audit_scope_flags.h"
 #include "commands.h"
+#include "device_flag.h"
 #include "flags.h"
 #include "progress.h"
 
@@ -132,13 +133,12 @@ void add_audit(CLI::App& app, int& code) {
       ->add_flag("--accuracy", args->accuracy,
                  "Instead: errors against fp64 over bounds and windows")
       ->excludes(gradients_flag);
-  command->add_option("--device", args->device, "Where calls run: cpu, or cuda (the first GPU)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+  add_device_flag(*command, args->device);
   add_scope_flags(*command, args->scope);
   add_context_flags(*command, args->context);
   args->context.threads = 1;  // calls of a few microseconds
   command->callback([args, command, &code] {
+    if (args->device == "cuda") refuse_with(*command, args->device, {"--threads", "--isa"});
     args->one_bound = command->count("--lower-bound") > 0;
     code = args->accuracy ? accuracy(*args) : args->gradients ? gradients(*args) : audit(*args);
   });

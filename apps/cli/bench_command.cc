@@ -10,7 +10,10 @@
 
 #include "audit_flags.h"
 #include "bench.h"
+#include "bench_cuda.h"
+#include "bench_mma.h"
 #include "commands.h"
+#include "device_flag.h"
 #include "flags.h"
 #include "progress.h"
 
@@ -25,11 +28,20 @@ operations per token and head, whatever the kernel does. conv: the short convolu
 with silu, 4096 channels each, beside a copy of their bytes. Goals are set at two threads on Zen 4
 and Zen 5; one that is not met is no failure of the command.
 
+With --device cuda: GPU time a call by replay of graphs, over inputs that rotate through more than
+the L2 where the case is large enough, beside the floor: the bytes that a call must move at the speed
+of a copy measured in the same run. Forward and decode have heads of 128, bf16 and raw gates; of
+streaming states the mean over a chunk, beside the floor of a recurrent step. Goals are the project's
+for an H200.
+
 Examples:
   kda bench                             all figures, then the goals
   kda bench --goals --json              the goals as an array of objects
   kda bench --threads 1 --isa avx2
-  kda bench --scaling --svg > cost.svg  cost of a token from T = 64 to 65536 and from 1 to 64 heads)";
+  kda bench --scaling --svg > cost.svg  cost of a token from T = 64 to 65536 and from 1 to 64 heads
+  kda bench --device cuda --goals       the first GPU: all cases, and which goals are met
+  kda bench --device cuda --only forward,decode --case H96,streaming --repeats 30
+  kda bench mma                         cycles of Hopper's matrix instructions)";
 
 struct Chosen {
   BenchSizes sizes;
@@ -37,6 +49,8 @@ struct Chosen {
   CpuContext context;
   int repeats = 0;  // 0: as the sizes say
   bool only_goals = false, scaling = false, as_json = false, as_csv = false, as_svg = false;
+  std::string device = "cpu";
+  CudaScope cuda;
 };
 
 int cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
@@ -159,6 +173,46 @@ void show_scaling(const Chosen& chosen) {
   }
 }
 
+void bench_gpu(const Chosen& chosen) {
+  const CudaBench bench = [&] {
+    Progress progress("measuring");
+    return measure_cuda(chosen.cuda, [&](const std::string& what) { progress.now(what); });
+  }();
+  if (chosen.as_json) {
+    fmt::print("{}\n", to_json(bench, chosen.only_goals).dump(1));
+  } else {
+    print_cuda(bench, chosen.cuda.repeats, chosen.only_goals);
+  }
+}
+
+// Flags of the GPU's figures.
+void add_cuda_flags(CLI::App& command, Chosen& chosen) {
+  add_device_flag(command, chosen.device);
+  const std::vector<std::string> parts(std::begin(kCudaParts), std::end(kCudaParts));
+  const auto list = [&](const char* flag, std::vector<std::string>& values, const char* help) {
+    return command.add_option(flag, values, help)->delimiter(',')->type_name("NAME,...");
+  };
+  list("--only", chosen.cuda.parts, "With --device cuda: forward, decode, layers")
+      ->check(CLI::IsMember(parts));
+  list("--case", chosen.cuda.cases, "With --device cuda: cases whose names have such a part");
+  command.add_flag("--portable", chosen.cuda.portable,
+                   "With --device cuda: forward by the kernel that every GPU runs");
+}
+
+void refuse_flags_of_the_other(const CLI::App& command, const Chosen& chosen) {
+  if (chosen.device != "cuda") {
+    return refuse_without(command, "cuda", {"--only", "--case", "--portable"});
+  }
+  refuse_with(command, chosen.device,
+              {"--threads", "--isa", "--scaling", "--csv", "--svg", "--tokens", "--heads",
+               "--layers", "--max-tokens", "--scaling-heads", "--max-heads"});
+  const std::vector<std::string>& parts = chosen.cuda.parts;
+  if (chosen.cuda.portable && !parts.empty() &&
+      std::ranges::find(parts, "forward") == parts.end()) {
+    throw CLI::RequiresError("--portable", "--only forward");
+  }
+}
+
 // For tests: sizes that are done in an instant.
 void add_hidden_sizes(CLI::App& command, Chosen& chosen) {
   const auto hidden = [&](const char* flag, auto& value) {
@@ -179,8 +233,9 @@ void add_bench(CLI::App& app, int& code) {
   CLI::App* command =
       app.add_subcommand("bench", "Speed beside this machine's peaks, and the goals");
   command->footer(kFooter);
-  CLI::Option* goals_only = command->add_flag("--goals", chosen->only_goals,
-                                              "Only the goals: each figure, and whether it is met");
+  CLI::Option* goals_only =
+      command->add_flag("--goals", chosen->only_goals,
+                        "Only the goals, and whether they are met; of cuda beside all");
   CLI::Option* growth = command
                             ->add_flag("--scaling", chosen->scaling,
                                        "The cost of a token as sequences and heads grow")
@@ -193,11 +248,15 @@ void add_bench(CLI::App& app, int& code) {
       ->needs(growth)
       ->excludes(json)
       ->excludes(csv);
-  add_number<int>(*command, "--repeats", "Rounds (default 15; scaling 5)", 1, 10000, "1 to 10000",
-                  chosen->repeats);
+  add_number<int>(*command, "--repeats", "Rounds (default 15; scaling 5, cuda 9)", 1, 10000,
+                  "1 to 10000", chosen->repeats);
   add_context_flags(*command, chosen->context);
   add_hidden_sizes(*command, *chosen);
-  command->callback([chosen, &code] {
+  add_cuda_flags(*command, *chosen);
+  add_bench_mma(*command, code);
+  command->callback([chosen, command, &code] {
+    if (!command->get_subcommands().empty()) return;
+    refuse_flags_of_the_other(*command, *chosen);
     const int threads = chosen->context.threads;
     chosen->sizes.isa = chosen->growth.isa = chosen->context.isa;
     chosen->sizes.threads = threads > 0   ? std::vector{threads}
@@ -205,9 +264,12 @@ void add_bench(CLI::App& app, int& code) {
                                           : std::vector{1};
     chosen->growth.threads = chosen->sizes.threads.back();
     chosen->growth.tokens = chosen->sizes.T;
-    if (chosen->repeats > 0) chosen->sizes.repeats = chosen->growth.repeats = chosen->repeats;
-    chosen->scaling ? show_scaling(*chosen) : bench(*chosen);
+    if (chosen->repeats > 0) {
+      chosen->sizes.repeats = chosen->growth.repeats = chosen->cuda.repeats = chosen->repeats;
+    }
     code = 0;
+    if (chosen->device == "cuda") return bench_gpu(*chosen);
+    chosen->scaling ? show_scaling(*chosen) : bench(*chosen);
   });
 }
 
