@@ -92,27 +92,7 @@ void check_checkpoints(const ForwardArgs& args, const Plan& plan, std::int64_t s
     throw Error("checkpoints", "given with reference midpoint",
                 "none, or another reference: a midpoint window must be seen whole");
   }
-  if (!serving.checkpoints) throw Error("checkpoints", "null", "checkpoint_count of them");
-  std::unordered_set<std::int64_t> used;
-  for (std::int64_t n = 0; n < plan.N; ++n) used.insert(slot_of(serving.slots, n));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Checkpoint& c = serving.checkpoints[i];
-    const std::string which = "checkpoint " + std::to_string(i) + ": ";
-    if (c.sequence < 0 || c.sequence >= plan.N) {
-      throw Error("checkpoints", which + "sequence " + std::to_string(c.sequence),
-                  "0 to " + std::to_string(plan.N - 1));
-    }
-    const std::int64_t tokens = stretch(args, plan, c.sequence).length;
-    if (c.offset < 0 || c.offset > tokens) {
-      throw Error("checkpoints", which + "offset " + std::to_string(c.offset),
-                  "0 to the sequence's " + std::to_string(tokens) + " tokens");
-    }
-    if (!serving.states) continue;
-    if (c.slot < 0 || c.slot >= slots || !used.insert(c.slot).second) {
-      throw Error("checkpoints", which + "slot " + std::to_string(c.slot),
-                  "a slot below " + std::to_string(slots) + " that nothing else of the call uses");
-    }
-  }
+  check_checkpoint_list(args, plan, serving.states != nullptr, slots);
 }
 
 }  // namespace
@@ -147,6 +127,32 @@ void check_flags(const ConstTensor& has_initial_state, std::int64_t N) {
   const Argument flags = {"has_initial_state", has_initial_state};
   check_view(flags, {{"N", N}}, {DType::u8}, "serving");
   check_input_memory(flags);
+}
+
+void check_checkpoint_list(const ForwardArgs& args, const Plan& plan, bool streaming,
+                           std::int64_t slots) {
+  const Serving& serving = args.serving;
+  if (!serving.checkpoints) throw Error("checkpoints", "null", "checkpoint_count of them");
+  std::unordered_set<std::int64_t> used;
+  for (std::int64_t n = 0; n < plan.N; ++n) used.insert(slot_of(serving.slots, n));
+  for (std::size_t i = 0; i < serving.checkpoint_count; ++i) {
+    const Checkpoint& c = serving.checkpoints[i];
+    const std::string which = "checkpoint " + std::to_string(i) + ": ";
+    if (c.sequence < 0 || c.sequence >= plan.N) {
+      throw Error("checkpoints", which + "sequence " + std::to_string(c.sequence),
+                  "0 to " + std::to_string(plan.N - 1));
+    }
+    const std::int64_t tokens = stretch(args, plan, c.sequence).length;
+    if (c.offset < 0 || c.offset > tokens) {
+      throw Error("checkpoints", which + "offset " + std::to_string(c.offset),
+                  "0 to the sequence's " + std::to_string(tokens) + " tokens");
+    }
+    if (!streaming) continue;
+    if (c.slot < 0 || c.slot >= slots || !used.insert(c.slot).second) {
+      throw Error("checkpoints", which + "slot " + std::to_string(c.slot),
+                  "a slot below " + std::to_string(slots) + " that nothing else of the call uses");
+    }
+  }
 }
 
 bool starts_from_zero(const ConstTensor& has_initial_state, std::int64_t n) {

@@ -24,6 +24,10 @@ void check_state_output(const char* name, const State& state, const Plan& plan, 
 // A call must have the form that its streaming states were made with: their bits hang on it.
 void check_form(const Plan& plan, const Plan& made);
 
+// The sequences and offsets of checkpoints; with streaming states also their slots, below `slots`.
+void check_checkpoint_list(const ForwardArgs& args, const Plan& plan, bool streaming,
+                           std::int64_t slots);
+
 // All of args.serving, once plan has the sizes and the form. Throws Error.
 void check_serving(const ForwardArgs& args, const Plan& plan);
 

@@ -107,6 +107,16 @@ class DeviceStates {
     return call(args, context);
   }
 
+  // Tokens [begin, end) into one slot, with checkpoints on the way.
+  Ran append_with(const ForwardArgs& whole, std::int64_t begin, std::int64_t end, std::int64_t slot,
+                  const std::vector<Checkpoint>& checkpoints) {
+    ForwardArgs args = piece(whole, begin, end);
+    args.serving.slots = indices_on_device({slot});
+    args.serving.checkpoints = checkpoints.data();
+    args.serving.checkpoint_count = checkpoints.size();
+    return call(args, context);
+  }
+
   std::vector<double> plain(std::int64_t slot) {
     const std::int64_t HV = states.HV;
     std::vector<float> host(static_cast<std::size_t>(HV) * 128 * 128);

@@ -35,8 +35,8 @@ std::vector<Form> forms() {
   std::vector<Form> all = {{"bounded", kBoundedForm, Gates::strong},
                            {"bf16_state", rounded, Gates::mild},
                            {"weak_bound", weak, Gates::burst},
-                           {"softplus_of_one_window", softplus, Gates::strong},
-                           {"log_of_one_window", given, Gates::burst}};
+                           {"softplus_strong", softplus, Gates::strong},
+                           {"log_burst", given, Gates::burst}};
   for (const Form& form : window_forms()) all.push_back(form);
   return all;
 }

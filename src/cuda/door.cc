@@ -51,16 +51,19 @@ HostIndices::HostIndices(ConstTensor& view, const void* copy, std::int64_t fille
   view.data = memory_.data();
 }
 
+void check_host_sequences(const ForwardArgs& args, const CudaContext& context) {
+  if (args.serving.checkpoint_count == 0 || !args.cu_seqlens || context.host_cu_seqlens) return;
+  throw Error("host_cu_seqlens", "absent with checkpoints and cu_seqlens",
+              "a copy of cu_seqlens in host memory, which checkpoints are checked against");
+}
+
 Plan plan_of(const ForwardArgs& args, const CudaContext& context,
              std::optional<std::int64_t> slots) {
   ForwardArgs host = args;
   if (host.options.precision == Precision::automatic && size_of(args.q.dtype) == 2) {
     host.options.precision = Precision::mixed;
   }
-  if (args.serving.checkpoint_count > 0 && args.cu_seqlens && !context.host_cu_seqlens) {
-    throw Error("host_cu_seqlens", "absent with checkpoints and cu_seqlens",
-                "a copy of cu_seqlens in host memory, which checkpoints are checked against");
-  }
+  check_host_sequences(args, context);
   const HostIndices sequences(host.cu_seqlens, context.host_cu_seqlens, 0);
   // make_plan knows plain states only.
   const HostIndices indices(host.serving.slots, slots ? nullptr : context.host_slots, -1);

@@ -36,6 +36,9 @@ class HostIndices {
   std::vector<std::int64_t> memory_;
 };
 
+// Checkpoints are checked against the lengths of sequences.
+void check_host_sequences(const ForwardArgs& args, const CudaContext& context);
+
 // make_plan reads cu_seqlens and slots: it gets the host's copies, or stand-ins that say nothing.
 // slots: that streaming states have.
 Plan plan_of(const ForwardArgs& args, const CudaContext& context,

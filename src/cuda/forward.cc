@@ -76,21 +76,20 @@ std::int64_t chunks_of(std::int64_t tokens, const Plan& plan) {
   return (tokens + plan.chunk - 1) / plan.chunk;
 }
 
-void order_stops(const Serving& serving, Job& job) {
+}  // namespace
+
+std::vector<Stop> ordered_stops(const Serving& serving, bool by_slot) {
+  std::vector<Stop> stops;
   for (std::size_t i = 0; i < serving.checkpoint_count; ++i) {
     const Checkpoint& c = serving.checkpoints[i];
-    job.stops.push_back(
-        {static_cast<int>(c.sequence), static_cast<int>(c.offset), static_cast<int>(i)});
+    stops.push_back({static_cast<int>(c.sequence), static_cast<int>(c.offset),
+                     by_slot ? static_cast<int>(c.slot) : static_cast<int>(i)});
   }
-  std::sort(job.stops.begin(), job.stops.end(), [](const Stop& a, const Stop& b) {
+  std::sort(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) {
     return std::tie(a.sequence, a.offset, a.row) < std::tie(b.sequence, b.offset, b.row);
   });
-  for (const Stop& s : job.stops) {
-    if (s.offset % job.plan.chunk != 0) job.resumed.push_back(s);
-  }
+  return stops;
 }
-
-}  // namespace
 
 Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<std::int64_t> slots) {
   Job job;
@@ -109,7 +108,10 @@ Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<st
       args.cu_seqlens ? (plan.T + plan.N - 1) / std::max<std::int64_t>(plan.N, 1) : plan.T;
   const int multiprocessors = attribute(context.device, cudaDevAttrMultiProcessorCount);
   job.grid = choose_grid(plan.N * plan.HV, chunks_of(tokens, plan), multiprocessors);
-  order_stops(args.serving, job);
+  job.stops = ordered_stops(args.serving, /*by_slot=*/false);
+  for (const Stop& stop : job.stops) {
+    if (stop.offset % plan.chunk != 0) job.resumed.push_back(stop);
+  }
   const auto ends = static_cast<std::int64_t>(job.resumed.size());
   job.resumed_grid = choose_grid(ends * plan.HV, 1, multiprocessors);
   return job;

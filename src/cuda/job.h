@@ -29,6 +29,9 @@ struct Job {
 Job job_of(const ForwardArgs& args, const CudaContext& context,
            std::optional<std::int64_t> slots = {});
 
+// The call's checkpoints; row: their place in the list, or their slot.
+std::vector<Stop> ordered_stops(const Serving& serving, bool by_slot);
+
 // Of workspace.
 std::size_t bytes_of(const Job& job);
 

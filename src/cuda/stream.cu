@@ -11,7 +11,8 @@ namespace {
 
 int launch(const void* kernel, int shared_bytes, const stream::Params& params, void* on) {
   // Rows of no sequence are zeroed by whatever blocks there are.
-  const auto N = static_cast<unsigned>(params.call.N), HV = static_cast<unsigned>(params.call.HV);
+  const auto N = static_cast<unsigned>(params.stops ? params.stop_count : params.call.N);
+  const auto HV = static_cast<unsigned>(params.call.HV);
   if (N == 0 && !params.call.cu_seqlens) return cudaSuccess;
   const dim3 blocks(std::max(N, 1u), HV);
   const cudaError_t error =

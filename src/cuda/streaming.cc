@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cuda/door.h"
 #include "cuda/job.h"
@@ -62,10 +63,11 @@ void check_memory(const CudaStreamingStates& s) {
 
 struct Streaming {
   Job job;
-  ForwardArgs args;        // without what only streaming has
-  std::int64_t most = 0;   // tokens of the longest sequence, at most
-  std::size_t begins = 0;  // bytes into the workspace
-  std::size_t bytes = 0;   // of workspace
+  ForwardArgs args;                      // without what only streaming has
+  std::vector<Stop> stops;               // checkpoints, rows are slots
+  std::int64_t most = 0;                 // tokens of the longest sequence, at most
+  std::size_t begins = 0, stops_at = 0;  // bytes into the workspace
+  std::size_t bytes = 0;                 // of workspace
   bool draft = false, whole = false;
 };
 
@@ -79,6 +81,20 @@ std::int64_t most_tokens(const ForwardArgs& args, const CudaContext& context, co
   return most;
 }
 
+std::vector<Stop> stops_of(const ForwardArgs& args, const CudaContext& context, const Plan& plan) {
+  check_absent({"checkpoint_states", as_const(args.serving.checkpoint_states.tensor)},
+               "checkpoints of streaming states go to their slots");
+  if (args.serving.checkpoint_count == 0) return {};
+  if (args.serving.draft) {
+    throw Error("checkpoints", "given with draft", "none: a draft leaves the states alone");
+  }
+  ForwardArgs host = args;
+  if (args.cu_seqlens) host.cu_seqlens.data = context.host_cu_seqlens;
+  const HostIndices indices(host.serving.slots, context.host_slots, -1);
+  check_checkpoint_list(host, plan, /*streaming=*/true, context.states->slots);
+  return ordered_stops(args.serving, /*by_slot=*/true);
+}
+
 Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   const CudaStreamingStates& states = *context.states;
   const Plan made = plan_of_states(states);
@@ -86,11 +102,12 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   const Serving& serving = args.serving;
   check_absent({"initial_state", args.initial_state.tensor}, "context.states are the states");
   check_absent({"final_state", as_const(args.final_state.tensor)}, "context.states are the states");
-  want(serving.checkpoint_count == 0, "checkpoints", "given with streaming states",
-       "none: copy the slot's bytes");
+  check_host_sequences(args, context);
   Streaming s;
   s.args = args;
   s.args.serving.draft = false;
+  s.args.serving.checkpoint_count = 0;
+  s.args.serving.checkpoint_states = {};
   s.draft = serving.draft;
   s.job = job_of(s.args, context, states.slots);
   const Plan& plan = s.job.plan;
@@ -106,6 +123,7 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   if (s.draft)
     check_absent({"has_initial_state", serving.has_initial_state},
                  "a draft leaves the states alone");
+  s.stops = stops_of(args, context, plan);
   const auto heads = static_cast<std::size_t>(plan.N * plan.HV);
   s.whole = !s.draft && s.most <= kShort;
   s.begins = bytes_of(s.job);
@@ -114,6 +132,8 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   } else if (!s.whole) {
     s.bytes = s.begins + static_cast<std::size_t>(plan.N) * sizeof(int);
   }
+  s.stops_at = s.bytes;
+  s.bytes += s.stops.size() * sizeof(Stop);
   return s;
 }
 
@@ -135,6 +155,38 @@ void fill_states(const CudaStreamingStates& states, const CudaContext& context, 
   p.call.status = context.status;
 }
 
+// The states that the chunks of a call go through.
+StateView chunk_states(const stream::Params& p) {
+  return {p.states + Layout::kState,
+          p.slot_bytes / 4,
+          p.head_bytes / 4,
+          kHead,
+          true,
+          Element::f32,
+          true};
+}
+
+// Open chunks to their ends, whole chunks by the forward kernel, then the rest. checkpoint(phase):
+// of the checkpoints. Returns a cudaError_t, as it does.
+template <class Checkpoint>
+int launch_long(stream::Params p, const Streaming& s, const CudaContext& context, const Stop* stops,
+                Checkpoint checkpoint) {
+  p.phase = Phase::to_boundary;
+  int error = checkpoint(p);
+  if (error == 0) error = launch_append(p, false, context.stream);
+  if (error != 0) return error;
+  ForwardParams chunks = p.call;
+  chunks.initial = chunks.final = chunks.kept = chunk_states(p);
+  chunks.has_initial = nullptr;
+  chunks.stops = stops;
+  chunks.stop_count = static_cast<int>(s.stops.size());
+  error = launch_chunks(chunks, context, s.job, s.job.grid);
+  if (error != 0) return error;
+  p.phase = Phase::rest;
+  error = launch_append(p, false, context.stream);
+  return error != 0 ? error : checkpoint(p);
+}
+
 int launch(const Streaming& s, const CudaContext& context) {
   const CudaStreamingStates& states = *context.states;
   stream::Params p{};
@@ -142,28 +194,25 @@ int launch(const Streaming& s, const CudaContext& context) {
   fill_states(states, context, s.job.plan, p);
   char* memory = static_cast<char*>(s.args.workspace.data);
   p.scratch = memory;
-  if (s.draft || s.whole) {
-    p.phase = s.draft ? Phase::draft : Phase::whole;
-    return launch_append(p, s.whole && s.most <= 1, context.stream);
+  Stop* const stops = s.stops.empty() ? nullptr : reinterpret_cast<Stop*>(memory + s.stops_at);
+  // A phase for the checkpoints: before the states move away from what they start with, or behind
+  // the chunks that have left S in their slots.
+  const auto checkpoint = [&](stream::Params q) -> int {
+    if (s.stops.empty()) return 0;
+    q.stops = stops;
+    q.stop_count = static_cast<int>(s.stops.size());
+    return launch_append(q, false, context.stream);
+  };
+  int error = put_stops(s.stops, stops, context.stream);
+  if (error != 0) return error;
+  if (!s.draft && !s.whole) {
+    p.call.begins = reinterpret_cast<int*>(memory + s.begins);
+    return launch_long(p, s, context, stops, checkpoint);
   }
-  p.call.begins = reinterpret_cast<int*>(memory + s.begins);
-  p.phase = Phase::to_boundary;
-  int error = launch_append(p, false, context.stream);
+  p.phase = s.draft ? Phase::draft : Phase::whole;
+  error = checkpoint(p);
   if (error != 0) return error;
-  ForwardParams chunks = p.call;
-  chunks.initial = {p.states + Layout::kState,
-                    p.slot_bytes / 4,
-                    p.head_bytes / 4,
-                    kHead,
-                    true,
-                    Element::f32,
-                    true};
-  chunks.final = chunks.initial;
-  chunks.has_initial = nullptr;
-  error = launch_chunks(chunks, context, s.job, s.job.grid);
-  if (error != 0) return error;
-  p.phase = Phase::rest;
-  return launch_append(p, false, context.stream);
+  return launch_append(p, s.whole && s.most <= 1, context.stream);
 }
 
 // A call on states alone.

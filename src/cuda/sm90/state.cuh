@@ -106,15 +106,21 @@ class Stops {
       }
     }
     next_ = low;
+    // Streaming states have their own way to what lies in the chunk that was open.
+    if (p.begins) begin_ = p.begins[tile.n];
+    while (is_mine(p, tile) && p.stops[next_].offset < begin_) ++next_;
     look(p, tile);
   }
 
-  __device__ __forceinline__ void look(const ForwardParams& p, const Tile& tile) {
-    const bool mine = next_ < p.stop_count && p.stops[next_].sequence == tile.n;
-    chunks_ = mine ? p.stops[next_].offset / p.chunk : -1;
+  __device__ __forceinline__ bool is_mine(const ForwardParams& p, const Tile& tile) const {
+    return next_ < p.stop_count && p.stops[next_].sequence == tile.n;
   }
 
-  int next_ = 0, chunks_ = -1;
+  __device__ __forceinline__ void look(const ForwardParams& p, const Tile& tile) {
+    chunks_ = is_mine(p, tile) ? (p.stops[next_].offset - begin_) / p.chunk : -1;
+  }
+
+  int next_ = 0, chunks_ = -1, begin_ = 0;
 };
 
 }  // namespace kda::cuda::sm90

@@ -24,21 +24,26 @@ __device__ inline __noinline__ void clear(char* at, std::int64_t bytes) {
   }
 }
 
+__device__ inline __noinline__ void copy(char* to, const char* from, int bytes) {
+  for (int i = threadIdx.x * 16; i < bytes; i += kStreamThreads * 16) {
+    *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
+  }
+}
+
 template <class S>
 class Head {
  public:
-  __device__ __forceinline__ Head(const Params& p, std::uint32_t base, int n, int slot, int h)
+  __device__ __forceinline__ Head(const Params& p, std::uint32_t base, const Target& target, int h)
       : p_(p),
         base_(base),
-        n_(n),
+        n_(target.n),
         h_(h),
         key_head_(p.call.group == 1 ? h : h / p.call.group),
         warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        stretch_(p.call, n),
-        in_(p.states + slot * p.slot_bytes + h * p.head_bytes),
-        out_(is_draft() ? p.scratch + (static_cast<std::int64_t>(n) * p.call.HV + h) * kHeadBytes
-                        : in_) {}
+        stretch_(target.tokens),
+        in_(p.states + target.slot * p.slot_bytes + h * p.head_bytes),
+        out_(is_draft() ? p.scratch + (std::int64_t{n_} * p.call.HV + h) * kHeadBytes : in_) {}
 
   // What is needed first is asked for first, and all that does not hang on the head's place before
   // that is looked at.
@@ -50,7 +55,7 @@ class Head {
     } else {
       span_ = Span(p_, stretch_, n_, start.length, start.drafts);
     }
-    if (phase() == Phase::to_boundary && h_ == 0 && threadIdx.x == 0) {
+    if (phase() == Phase::to_boundary && !is_checkpoint() && h_ == 0 && threadIdx.x == 0) {
       const_cast<int*>(p_.call.begins)[n_] = span_.count;
     }
     if (kOnce && span_.count == 0) return;
@@ -93,6 +98,7 @@ class Head {
 
   __device__ __forceinline__ Phase phase() const { return kOnce ? Phase::whole : p_.phase; }
   __device__ __forceinline__ bool is_draft() const { return phase() == Phase::draft; }
+  __device__ __forceinline__ bool is_checkpoint() const { return !kOnce && p_.stops; }
   __device__ __forceinline__ int value() const { return warp_ * 16 + 2 * (lane_ >> 2); }
   __device__ __forceinline__ bool is_channel() const { return threadIdx.x < kHead; }
   __device__ __forceinline__ int channel() const { return static_cast<int>(threadIdx.x); }
@@ -108,10 +114,17 @@ class Head {
     return stretch_.first + span_.first + index;
   }
 
-  // Nothing of the slot's last sequence stays.
+  // Nothing of the slot's last sequence stays; a checkpoint starts as its sequence's slot.
   __device__ __forceinline__ void reset() {
-    if (!starts_from_zero(p_.call, n_)) return;
-    clear(in_, p_.head_bytes);
+    if (starts_from_zero(p_.call, n_)) {
+      clear(in_, p_.head_bytes);
+    } else if (is_checkpoint()) {
+      const int slot = slot_of(p_.call, n_);
+      copy(in_, p_.states + slot * p_.slot_bytes + h_ * p_.head_bytes, kHeadBytes);
+      if (threadIdx.x == 0) reinterpret_cast<Position*>(in_)->drafts = 0;
+    } else {
+      return;
+    }
     __syncthreads();
   }
 
@@ -403,7 +416,7 @@ class Head {
     multiply_tokens<S>(z, base_ + S::kU, value(), base_ + S::kW, end, lane_);
     keep_rows<S>(z, base_ + S::kZ, out_ + Layout::kZ, value(), first, count, lane_);
     __syncwarp();
-    if (phase() != Phase::commit) {
+    if (phase() != Phase::commit && !is_checkpoint()) {
       multiply_tokens<S>(o, base_ + S::kZ, value(), base_ + S::kAqk, end, lane_);
       store_output(o, done, count);
     }
@@ -547,16 +560,17 @@ __global__ void __launch_bounds__(kStreamThreads, kTokens == 1 ? 4 : 2)
     append_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) char shared[];
   const bool first = p.phase != Phase::rest && p.phase != Phase::commit;
-  if (p.call.cu_seqlens || p.call.status) look_at_sequences(p);
-  const int n = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y);
-  if (n >= p.call.N) return;
-  const int slot = slot_of(p.call, n);
-  if (slot < 0) {
-    if (first) zero_head(p.call, n, 0, h);
+  const bool checkpoint = kTokens > 1 && p.stops;
+  if (!checkpoint && (p.call.cu_seqlens || p.call.status)) look_at_sequences(p);
+  const int block = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y);
+  if (block >= (checkpoint ? p.stop_count : p.call.N)) return;
+  const Target target = checkpoint ? Target(p, p.stops[block]) : Target(p, block);
+  if (target.slot < 0) {
+    if (first && !checkpoint) zero_head(p.call, block, 0, h);
     return;
   }
-  if (p.phase == Phase::draft) zero_head(p.call, n, p.max_draft, h);
-  Head<Shared<kTokens, kWindows>>(p, shared_address(shared), n, slot, h).run();
+  if (p.phase == Phase::draft) zero_head(p.call, block, p.max_draft, h);
+  Head<Shared<kTokens, kWindows>>(p, shared_address(shared), target, h).run();
 }
 
 }  // namespace kda::cuda::stream

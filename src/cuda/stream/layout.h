@@ -80,7 +80,10 @@ struct Params {
   Element counts_element;
   int max_draft;
   Phase phase;
-  bool windows;  // a chunk may hold several
+  bool windows;       // a chunk may hold several
+  const Stop* stops;  // in device memory: blocks write these checkpoints instead, whose rows are
+  int stop_count;     // slots. Phase::whole and ::to_boundary start from a copy of the sequence's
+                      // slot, ::rest where they left off. Null: none
 };
 
 }  // namespace kda::cuda::stream

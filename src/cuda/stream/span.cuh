@@ -8,6 +8,23 @@
 
 namespace kda::cuda::stream {
 
+// The sequence that a block takes tokens of, and the slot that they go to; below 0: padding.
+struct Target {
+  int n, slot;
+  Stretch tokens;
+
+  __device__ __forceinline__ Target(const Params& p, int n_)
+      : n(n_), slot(slot_of(p.call, n_)), tokens(p.call, n_) {}
+
+  // A checkpoint's: a copy of what its sequence's slot holds, and the tokens before its offset.
+  __device__ __forceinline__ Target(const Params& p, const Stop& stop)
+      : n(stop.sequence), slot(stop.row), tokens(p.call, n) {
+    if (slot_of(p.call, n) < 0) slot = -1;
+    tokens.length = min(tokens.length, stop.offset);
+  }
+};
+
+// The tokens that it takes.
 struct Span {
   int first = 0, count = 0;
   int full = 0;  // whole chunks that the forward kernel has taken before them
@@ -28,9 +45,9 @@ struct Span {
         break;
       case Phase::rest:
         first = p.call.begins[n];
-        full = (stretch.length - first) / kChunk;
+        full = max(0, stretch.length - first) / kChunk;
         first += full * kChunk;
-        count = stretch.length - first;
+        count = max(0, stretch.length - first);
         break;
       case Phase::commit: {
         const std::int64_t asked = read_index(p.counts, p.counts_element, n);
