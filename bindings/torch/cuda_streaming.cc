@@ -55,6 +55,7 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   Inputs inputs(in);
   const MaybeAt slots_given = in.maybe(), has_initial_given = in.maybe();
   const bool draft = in.next<bool>();
+  const Checkpoints checkpoints(in);
   const Form form(in);
 
   const Place place(inputs.q);
@@ -72,6 +73,7 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   args.serving.slots = place.input("slots", slots.there);
   args.serving.has_initial_state = place.input("has_initial_state", has_initial);
   args.serving.draft = draft;
+  checkpoints.fill(args);
   const At o = place.empty_as(inputs.v);
   args.o = place.output("o", o);
   const CudaWorkspace workspace(place, workspace_bytes(args, context));
@@ -116,8 +118,8 @@ void plain(StableIValue* stack, uint64_t, uint64_t) {
 void define_cuda_streaming(Library& m) {
   m.def("cuda_slot_bytes(" KDA_TORCH_STATES_FORM ") -> int");
   m.def("cuda_decode(" KDA_TORCH_STATES ", Tensor(c!)? ran, " KDA_TORCH_INPUTS
-        ", Tensor? slots, Tensor? has_initial_state, bool draft, " KDA_TORCH_STATES_FORM
-        ") -> Tensor");
+        ", Tensor? slots, Tensor? has_initial_state, bool draft, int[] "
+        "checkpoints, " KDA_TORCH_STATES_FORM ") -> Tensor");
   m.def("cuda_commit(" KDA_TORCH_STATES ", Tensor? slots, Tensor counts, " KDA_TORCH_STATES_FORM
         ") -> ()");
   m.def(

@@ -1,8 +1,13 @@
 // What forward and backward take alike.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
+#include "kda/args.hpp"
+#include "kda/error.hpp"
 #include "views.h"
 
 namespace kda::torch_op {
@@ -58,6 +63,30 @@ struct Inputs {
     if (layout == StateLayout::key_first) return place.empty({sequences(), HV, K, V}, type);
     return place.empty({sequences(), HV, V, K}, type);
   }
+};
+
+// An int[] of sequence, offset and slot for each.
+class Checkpoints {
+ public:
+  explicit Checkpoints(Stack& stack) {
+    const auto flat = stack.next<std::vector<std::int64_t>>();
+    if (flat.size() % 3 != 0) {
+      throw Error("checkpoints", std::to_string(flat.size()) + " numbers",
+                  "(sequence, offset, slot) for each");
+    }
+    for (std::size_t i = 0; i < flat.size(); i += 3) {
+      list_.push_back({flat[i], flat[i + 1], flat[i + 2]});
+    }
+  }
+
+  // A view of the list.
+  void fill(ForwardArgs& args) const {
+    args.serving.checkpoints = list_.data();
+    args.serving.checkpoint_count = list_.size();
+  }
+
+ private:
+  std::vector<Checkpoint> list_;
 };
 
 }  // namespace kda::torch_op

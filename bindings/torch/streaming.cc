@@ -76,7 +76,7 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   const Inputs inputs(in);
   const MaybeAt slots = in.maybe(), has_initial_state = in.maybe();
   const bool draft = in.next<bool>();
-  const auto flat = in.next<std::vector<std::int64_t>>();
+  const Checkpoints checkpoints(in);
 
   const Place place(inputs.q);
   check_ran(told);
@@ -89,16 +89,7 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   args.serving.slots = place.input("slots", slots);
   args.serving.has_initial_state = place.input("has_initial_state", has_initial_state);
   args.serving.draft = draft;
-  if (flat.size() % 3 != 0) {
-    throw Error("checkpoints", std::to_string(flat.size()) + " numbers",
-                "(sequence, offset, slot) for each");
-  }
-  std::vector<Checkpoint> checkpoints;
-  for (std::size_t i = 0; i < flat.size(); i += 3) {
-    checkpoints.push_back({flat[i], flat[i + 1], flat[i + 2]});
-  }
-  args.serving.checkpoints = checkpoints.data();
-  args.serving.checkpoint_count = checkpoints.size();
+  checkpoints.fill(args);
   const At o = place.empty_as(inputs.v);
   args.o = place.output("o", o);
   put_ran(forward(args, cpu_context()), told);

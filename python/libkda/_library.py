@@ -16,7 +16,7 @@ import torch
 __version__ = "0.1.0"
 
 # As in bindings/torch/operators.h: raised where a schema, or what it means, changes.
-OPERATORS = 1
+OPERATORS = 2
 
 _INSTALL = "pip install --no-build-isolation ."
 

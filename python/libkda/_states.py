@@ -107,10 +107,6 @@ class CudaStates:
         draft: bool,
         checkpoints: list[int],
     ) -> Tensor:
-        if checkpoints:
-            raise RuntimeError(
-                "checkpoints: given with states on a GPU; accepted: none: copy() between calls"
-            )
         o: Tensor = _ops.cuda_decode(
             self.memory,
             self.status,
@@ -119,6 +115,7 @@ class CudaStates:
             slots,
             has_initial_state,
             draft,
+            checkpoints,
             *self._form,
         )
         return o

@@ -191,7 +191,20 @@ def test_wrong_indices_of_states() -> None:
     with pytest.raises(RuntimeError, match=r"slot: 2; accepted: 0 to 1"):
         state.tokens(2)
     with pytest.raises(RuntimeError, match=r"checkpoints: .+; accepted: "):
-        decode(state, **token, checkpoints=[(0, 1, 1)])
+        decode(state, **token, slots=torch.tensor([0]), checkpoints=[(0, 1, 2)])
+
+
+def test_checkpoints() -> None:
+    tensors = make(CASE.but(T=70))
+    whole, _ = call(CASE, tensors)
+    state = states(CASE, slots=4)
+    points = [(0, 33, 1), (0, 64, 2), (0, 0, 3)]
+    o = decode(state, **tensors, slots=torch.tensor([0]), checkpoints=points)
+    assert torch.equal(o, whole)
+    assert [state.tokens(slot) for slot in range(4)] == [70, 33, 64, 0]
+    for _, at, slot in points:
+        o = decode(state, **piece(tensors, at, 70), slots=torch.tensor([slot]))
+        assert torch.equal(o, whole[:, at:])
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
@@ -392,7 +405,10 @@ def operators() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             (past, x, weight, None, None, None, None, None, "none"),
         ),
         "gated_norm": (ops.gated_norm, (tensors["v"], None, tensors["v"], 1e-5)),
-        "cuda_decode": (ops.cuda_decode, (memory, status, None, *inputs, None, None, False, *form)),
+        "cuda_decode": (
+            ops.cuda_decode,
+            (memory, status, None, *inputs, None, None, False, [], *form),
+        ),
         "cuda_commit": (ops.cuda_commit, (memory, status, None, counts, *form)),
         "cuda_plain": (ops.cuda_plain, (memory, None, "key_first", *form)),
     }
