@@ -3,9 +3,10 @@
 Each call runs in a process of its own with a limit of time, one at a time on the GPU: what is not
 installed, fails or takes too long is a row with the reason. Peers compile and tune themselves on
 their first call, which can take minutes and is not timed. Times are the GPU's, by replay of a CUDA
-graph of the call, median of 9 replays; of calls that cannot be captured by CUDA events, marked "e",
-with the host's time in them where that is longer. Errors are relative L2 against the recurrence in
-float64, the worst of the call's results, on the inputs that were timed.
+graph of the call, median of 9 replays after half a second of them; of calls that cannot be captured
+by CUDA events, marked "e", with the host's time in them where that is longer. Errors are relative
+L2 against the recurrence in float64, the worst of the call's results, on the inputs that were
+timed.
 """
 
 from __future__ import annotations
@@ -120,8 +121,15 @@ def compile_only(share: int, shares: int) -> None:
     tuner.check_disk_cache = not_kept
 
 
+BUSY = 0.5  # seconds after which the clock of a GPU that was idle is up
+
+
 def elapsed(torch: Any, call: Callable[[], Any], times: int) -> float:
-    """ms a call, by events, median."""
+    """ms a call, by events, median, of a GPU that has been busy with it."""
+    began = time.monotonic()
+    while time.monotonic() - began < BUSY:
+        call()
+        torch.cuda.synchronize()
     all_times = []
     for _ in range(times):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -148,7 +156,6 @@ def timed(torch: Any, job: Any) -> dict[str, Any]:
         with torch.cuda.graph(graph):
             for i in range(job.steps):
                 job.step(i)
-        elapsed(torch, graph.replay, 3)
         ms, by = elapsed(torch, graph.replay, 9), "graph"
     except Exception as error:
         torch.cuda.synchronize()
@@ -215,13 +222,14 @@ def in_process(
             command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
         )
         with turn or nullcontext():
-            limit = max(seconds(), 0)
+            limit = seconds()
             try:
-                process.communicate(b"\n", limit)
+                process.communicate(b"\n", max(limit, 0))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return {"reason": f"not done after {limit:.4g} s"}
+                late = f"not done after {limit:.3g} s" if limit > 0 else "no time was left"
+                return {"reason": late}
         for file in (out, log):
             file.seek(0)
         lines = out.read().splitlines()

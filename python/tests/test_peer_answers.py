@@ -65,19 +65,23 @@ def test_fla(name: str, device: str) -> None:
     raw = options["gate"] != "log"
     lengths = options["lens"]
     inputs: dict[str, Any] = {n: x[n] for n in ("q", "k", "v", "g", "beta")}
-    o, state = fla.chunk_kda(
-        **inputs,
-        scale=options["scale"],
-        initial_state=x["h0"],
-        output_final_state=True,
-        use_qk_l2norm_in_kernel=options["l2norm"],
-        use_gate_in_kernel=raw,
-        use_beta_sigmoid_in_kernel=options["sigmoid_beta"],
-        lower_bound=options["lower_bound"],
-        cu_seqlens=None if lengths is None else torch.tensor([0, *lengths]).cumsum(0),
-        A_log=x.get("A_log"),
-        dt_bias=x["dt_bias"].flatten() if "dt_bias" in x else None,
-    )
+    more: dict[str, Any] = {
+        "scale": options["scale"],
+        "initial_state": x["h0"],
+        "output_final_state": True,
+        "use_qk_l2norm_in_kernel": options["l2norm"],
+        "use_gate_in_kernel": raw,
+        "use_beta_sigmoid_in_kernel": options["sigmoid_beta"],
+        "lower_bound": options["lower_bound"],
+        "cu_seqlens": None if lengths is None else torch.tensor([0, *lengths]).cumsum(0),
+        "A_log": x.get("A_log"),
+        "dt_bias": x["dt_bias"].flatten() if "dt_bias" in x else None,
+    }
+    if device == "cuda" and x["q"].dtype == torch.float32:
+        with pytest.raises(RuntimeError, match=r"precision: fp32; accepted: .+ on CUDA"):
+            fla.chunk_kda(**inputs, **more)
+        return
+    o, state = fla.chunk_kda(**inputs, **more)
     assert state is not None
     compare(x, "fla", o, state, options["fla_err"])
 

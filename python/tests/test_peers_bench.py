@@ -77,6 +77,7 @@ def test_a_process_that_fails_or_hangs_is_a_reason() -> None:
 
     assert run("print('noise'); print('{\"ms\": 1}')") == {"ms": 1}
     assert run("import time; time.sleep(60)", 0.5) == {"reason": "not done after 0.5 s"}
+    assert run("import time; time.sleep(60)", -1) == {"reason": "no time was left"}
     assert re.match(
         r"ended with 3: bad luck",
         run("import sys; print('bad luck', file=sys.stderr); sys.exit(3)")["reason"],
