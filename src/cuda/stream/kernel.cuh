@@ -276,8 +276,8 @@ class Head {
   // Operands of tokens done ... done + count of the span.
   __device__ __forceinline__ void prepare(int done, int count, float offset, Fetched<S>& x) {
     const int first = position_.length;
+    float G[S::kMost];
     if (is_channel()) {
-      float G[S::kMost];
 #pragma unroll
       for (int u = 0; u < S::kMost; ++u) {
         if (u >= count) continue;
@@ -287,16 +287,15 @@ class Head {
         if (is_draft()) keep_channel(draft(done + u), x.k(u), gate);
         G[u] = sums_.add(p_.call.lower_bound, gate, first + u, p_.call.shift);
       }
-      __syncthreads();  // for the norms
-#pragma unroll
-      for (int u = 0; u < S::kMost; ++u) {
-        if (u >= count) continue;
-        write_operands<S>(base_, p_.call.shift, x.k(u), x.q(u), G[u], u, first + u, channel(),
-                          out_);
-      }
     } else {
       write_norms(done, count, x);
-      __syncthreads();
+    }
+    __syncthreads();  // for the norms: of all threads at one place, else synccheck objects
+    if (!is_channel()) return;
+#pragma unroll
+    for (int u = 0; u < S::kMost; ++u) {
+      if (u >= count) continue;
+      write_operands<S>(base_, p_.call.shift, x.k(u), x.q(u), G[u], u, first + u, channel(), out_);
     }
   }
 
