@@ -170,7 +170,7 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     front.next();
     predict<0>(stages.keys(mine), a, u, [&] { ahead.apply_decay(s); });
     stages.wait_back(back);
-    stages.release_front(mine, lane);
+    stages.release_front(mine);
   }
   const auto step = [&]<bool kMore>(std::bool_constant<kMore>, int chunk) {
     const std::uint32_t image = stages.back(back.stage);
@@ -208,7 +208,7 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     const auto finish_output = [&] {
       pin(o);
       output.take(o, packed);
-      stages.release_back(back.stage, lane);
+      stages.release_back(back.stage);
       back.next();
     };
     if constexpr (kMore) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
         finish_output();
         stages.wait_back(back);
       });
-      stages.release_front(mine, lane);
+      stages.release_front(mine);
     } else {
       wgmma_wait<0>();
       finish_output();
