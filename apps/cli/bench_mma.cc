@@ -16,8 +16,8 @@ namespace {
 constexpr const char* kFooter = R"(
 On each multiprocessor one warpgroup reads the clock around rows of products of operands that lie
 ready: wgmma m64nN with A in shared memory and in registers, and mma.sync by each of its four warps.
-A row is products that do not wait for each other; one and eight are from the first's begin to the
-last's end. Ideal is the matrix unit's rate. Needs a GPU of compute capability 9.0.
+In a row they do not wait for each other, in a chain each waits for the last; one and eight are from
+the first's begin to the last's end. Ideal is the matrix unit's rate. Needs a GPU of compute capability 9.0.
 
 Examples:
   kda bench mma
@@ -55,7 +55,7 @@ void print_wgmma(const MmaTimings& timings, Operand operand) {
                [](const MmaTiming& t) { return t.every; });
     print_line((place + ", one").c_str(), timings, multiplier, operand,
                [](const MmaTiming& t) { return t.one; });
-    print_line((place + ", eight that wait for each other").c_str(), timings, multiplier, operand,
+    print_line((place + ", eight in a chain").c_str(), timings, multiplier, operand,
                [](const MmaTiming& t) { return t.eight; });
   }
 }
