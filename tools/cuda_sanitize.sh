@@ -22,6 +22,8 @@ selection=(
   'Forms/CudaPool.Checkpoints*/bounded'            # sm90, slots and checkpoints
   'Cases/CudaPortableBits.*/tail_bounded_3'        # portable
   'Forms/CudaStreaming.OnePieceIsOneCall/bounded'  # streaming steps, then the forward kernel
+  'Forms/CudaStreamingGates.Only*/softplus_spikes'  # windows that open inside chunks, alone
+  'Forms/CudaCheckpoints.OfPackedSequences/window_of_8'
   'Layouts/CudaRecurrentState.StepsInPlace/*_f32'
   'All/CudaConvBits.HoweverTheSequenceIsCut/w4_bf16_c24'
   'All/CudaConvGradients.HoweverTheSequenceIsCut/w4_bf16_c24'

@@ -191,20 +191,20 @@ def test_wrong_indices_of_states() -> None:
     with pytest.raises(RuntimeError, match=r"slot: 2; accepted: 0 to 1"):
         state.tokens(2)
     with pytest.raises(RuntimeError, match=r"checkpoints: .+; accepted: "):
-        decode(state, **token, slots=torch.tensor([0]), checkpoints=[(0, 1, 2)])
+        decode(state, **token, checkpoints=[(0, 1, 2)])
 
 
 def test_checkpoints() -> None:
-    tensors = make(CASE.but(T=70))
+    tensors = make(CASE.but(T=70, has_state=False))
     whole, _ = call(CASE, tensors)
-    state = states(CASE, slots=4)
-    points = [(0, 33, 1), (0, 64, 2), (0, 0, 3)]
-    o = decode(state, **tensors, slots=torch.tensor([0]), checkpoints=points)
-    assert torch.equal(o, whole)
-    assert [state.tokens(slot) for slot in range(4)] == [70, 33, 64, 0]
-    for _, at, slot in points:
-        o = decode(state, **piece(tensors, at, 70), slots=torch.tensor([slot]))
-        assert torch.equal(o, whole[:, at:])
+    state = states(CASE, slots=5)
+    points = [(0, 33, 2), (1, 64, 3), (1, 0, 4)]
+    assert torch.equal(decode(state, **tensors, checkpoints=points), whole)
+    assert [state.tokens(slot) for slot in range(5)] == [70, 70, 33, 64, 0]
+    for row, at, slot in points:
+        alone = {n: x[row : row + 1] if n in PER_TOKEN else x for n, x in tensors.items()}
+        o = decode(state, **piece(alone, at, 70), slots=torch.tensor([slot]))
+        assert torch.equal(o[0], whole[row, at:])
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
