@@ -21,13 +21,11 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
 ]
-# libkda is read, not run: torch is not needed, nor the file with the operators, which must only be
-# there.
-autodoc_mock_imports = ["torch", "typing_extensions"]
+# libkda is read, not run: torch is not needed, nor the file with the operators.
+autodoc_mock_imports = ["torch", "typing_extensions", "libkda._library"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
-os.environ["LIBKDA_TORCH"] = __file__
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True

@@ -63,10 +63,12 @@ python_rules() {
     build/venv-torch/bin/mypy --cache-dir build/mypy python/libkda python/tests bench/*.py
 }
 
-# FLA's own layer and model on libkda: here they may not skip.
+# FLA's own layer and model on libkda, and others' reference functions beside it: here they may not
+# skip.
 fla_layer() {
   LIBKDA_TORCH=$PWD/build/libkda_torch.so build/venv-torch/bin/python3 -m pytest -q -rs \
-    -p no:cacheprovider python/tests/test_fla_layer.py | tee build/fla.log && ! grep -q skipped build/fla.log
+    -p no:cacheprovider python/tests/test_{fla_layer,compat_originals}.py | tee build/fla.log &&
+    ! grep -q skipped build/fla.log
 }
 
 # The wheel runs where it is installed, and an isolated build says what to type.
@@ -130,7 +132,7 @@ if [ "$mode" = all ]; then
   suite "tests of the kernels on NEON, emulated" build-neon
   if [ -x build/venv-torch/bin/mypy ]; then
     step "wheel" wheel
-    step "FLA's layer" fla_layer
+    step "FLA and attn-gym" fla_layer
   fi
 fi
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # tools/torch.sh BUILD_DIR: a Python environment with torch in BUILD_DIR/venv-torch, and PyTorch's
 # operators, BUILD_DIR/libkda_torch.so, built for it. Exits 0 where pip cannot install torch, and says
-# so: the tests of python/ then skip. Likewise FLA, for the tests of its own layer and model.
+# so: the tests of python/ then skip. Likewise FLA and attn-gym, for the tests beside their own code.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 build=$1
 venv=$build/venv-torch
 ready() { "$venv/bin/python3" -c 'import torch, numpy, pytest, ruff, mypy, safetensors' 2>/dev/null; }
-has_fla() { "$venv/bin/python3" -c 'import importlib.util as u; exit(u.find_spec("fla") is None)'; }
+has() { "$venv/bin/python3" -c "import importlib.util as u; exit(u.find_spec('$1') is None)"; }
 install() { timeout "$1" "$venv/bin/python3" -m pip install -q --retries 1 "${@:2}" >>"$log" 2>&1; }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -24,10 +24,14 @@ if ! ready; then
     exit 0
   fi
 fi
-if ! has_fla && ! install 120 'fla-core==0.6.0' 'flash-linear-attention==0.6.0' 'triton<4' \
+if ! has fla && ! install 120 'fla-core==0.6.0' 'flash-linear-attention==0.6.0' 'triton<4' \
   'transformers<6'
 then
   echo "torch: no flash-linear-attention (the tests of its layer will skip):"
+  tail -n 3 "$log" | sed 's/^/  /'
+fi
+if ! has attn_gym && ! install 60 --no-deps 'attn-gym==0.0.17'; then
+  echo "torch: no attn-gym (the tests beside its reference functions will skip):"
   tail -n 3 "$log" | sed 's/^/  /'
 fi
 cmake -S . -B "$build" -DKDA_BUILD_TORCH=ON -DKDA_TORCH_PYTHON="$PWD/$venv/bin/python3" >/dev/null &&

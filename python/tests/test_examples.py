@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import libkda
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 
 
@@ -24,8 +26,9 @@ def test_decode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_python_m_libkda(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_module("libkda", run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("operators: ") and lines[1].startswith("CUDA: ")
-    assert lines[2].endswith(": the same bits")
+    starts = [f"libkda {libkda.__version__}; operators: ", "torch ", "CUDA: "]
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=False))
+    assert lines[3].endswith(": the same bits")
 
 
 @pytest.mark.parametrize("backend", ["fused", "chunkwise", "recurrent"])

@@ -88,15 +88,9 @@ def test_a_process_that_fails_or_hangs_is_a_reason() -> None:
 
 def test_what_is_not_installed_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(sys.modules, "fla", None)
-    calls: Any = type(sys)("peer_calls")
-    calls.Case, calls.KINDS = peers_case, {"norm": lambda case, who: importlib.import_module("fla")}
-    monkeypatch.setitem(sys.modules, "peer_calls", calls)
+    monkeypatch.setitem(sys.modules, "fla.ops.kda", None)
+    monkeypatch.setitem(sys.modules, "peer_calls", type(sys)("peer_calls"))
     assert peers.run_one("norm_h32", "fla", None)["reason"].startswith("not installed: ")
-
-
-def peers_case(kind: str, *rest: Any) -> Any:
-    return type("Case", (), {"kind": kind})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
