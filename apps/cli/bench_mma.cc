@@ -8,6 +8,7 @@
 
 #include "device_flag.h"
 #include "kda/error.hpp"
+#include "mma/mma.h"
 #include "progress.h"
 
 namespace kda::cli {
@@ -110,8 +111,6 @@ MmaTimings measured() {
 #endif
 }
 
-}  // namespace
-
 void print_mma(const MmaTimings& timings) {
   fmt::print("{}, one warpgroup on each of {} multiprocessors; cycles, medians\n", timings.device,
              timings.multiprocessors);
@@ -120,6 +119,8 @@ void print_mma(const MmaTimings& timings) {
     print_mma_sync(timings, operand);
   }
 }
+
+}  // namespace
 
 void add_bench_mma(CLI::App& bench, int& code) {
   auto as_json = std::make_shared<bool>(false);
