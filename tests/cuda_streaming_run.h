@@ -38,6 +38,15 @@ inline std::vector<Form> window_forms() {
       {"first_row", form(Gate::bounded, [](Options& o) { o.reference = Reference::first_row; }),
        Gates::strong},
       {"window_of_16", form(Gate::bounded, [](Options& o) { o.key_window = 16; }), Gates::burst},
+      {"gdn", form(Gate::softplus, [](Options& o) { o.op = Op::gdn; }), Gates::constant},
+      {"gdn_spikes", form(Gate::log, [](Options& o) { o.op = Op::gdn; }), Gates::spikes},
+      {"delta",
+       form(Gate::log,
+            [](Options& o) {
+              o.op = Op::delta;
+              o.key_window = 8;
+            }),
+       Gates::mild},
       {"pairwise", form(Gate::bounded, [](Options& o) { o.reference = Reference::pairwise; }),
        Gates::strong},
   };

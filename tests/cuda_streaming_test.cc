@@ -237,6 +237,7 @@ TEST_P(CudaStreaming, RequestsInAnyBatchHaveTheirOwnAnswers) {
                            {b.v, source.v},
                            {b.g, source.g},
                            {b.beta, source.beta}}) {
+        if (!to) continue;
         for_each_index(to, [&, to = to, x = x](const Index& i) {
           if (i[1] < first || i[1] >= first + lens[n]) return;
           Index j = i;
@@ -248,6 +249,7 @@ TEST_P(CudaStreaming, RequestsInAnyBatchHaveTheirOwnAnswers) {
     }
     for (auto member : {&Bundle::A_log, &Bundle::dt_bias}) {
       Tensor to = b.*member;
+      if (!to) continue;
       for_each_index(to, [&](const Index& i) { store(to, i, load(requests.*member, i)); });
     }
     ForwardArgs args = b.args();
@@ -385,6 +387,11 @@ TEST(CudaStreamingErrors, AreNamed) {
   expect("key_window", [](ForwardArgs&, auto& s) { s.options.key_window = 16; });
   expect("reference: midpoint", [](ForwardArgs& a, auto& s) {
     s.options.reference = a.options.reference = Reference::midpoint;
+  });
+  expect("op: linear", [](ForwardArgs& a, auto& s) {
+    s.options = a.options = Options{.op = Op::linear, .norm = Norm::rsqrt};
+    s.options.precision = Precision::mixed;
+    a.g = a.beta = a.A_log = a.dt_bias = {};
   });
   expect("chunk: 16", [](ForwardArgs& a, auto& s) { s.options.chunk = a.options.chunk = 16; });
   expect("norm: none", [](ForwardArgs& a, auto&) { a.options.norm = Norm::none; });

@@ -89,7 +89,6 @@ void want_dtype(const Argument& a, DTypes types, const char* accepted) {
 }
 
 void check_common(const ForwardArgs& args, const Plan& plan, DTypes rows, const char* accepted) {
-  want(plan.op == Op::kda, "op", name(plan.op), "kda");
   want(plan.K == kHead, "q", "K = " + std::to_string(plan.K), "K = 128");
   want(plan.V == kHead, "v", "V = " + std::to_string(plan.V), "V = 128");
   for (const Argument& a :
@@ -170,6 +169,11 @@ StateView state_view(const ConstTensor& t, StateLayout layout) {
 }
 
 int step_of(const Plan& plan) { return std::min(plan.chunk, kChunk); }
+
+bool is_one_window(const Plan& plan) {
+  return plan.gate == Gate::bounded && !plan.cuts && plan.key_window == step_of(plan) &&
+         plan.reference == Reference::shifted;
+}
 
 float shift_of(const Plan& plan, bool single) {
   if (!single) return static_cast<float>(plan.shift);

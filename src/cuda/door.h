@@ -69,6 +69,9 @@ StateView state_view(const ConstTensor& t, StateLayout layout);
 // The tokens that a kernel takes at once.
 int step_of(const Plan& plan);
 
+// Whether a chunk, or a step of one, is one window of a gate whose bound fits.
+bool is_one_window(const Plan& plan);
+
 // m of (11) in bits. single: of a chunk that is one window, where sums start before its first
 // token, one more gate: half their range.
 float shift_of(const Plan& plan, bool single);

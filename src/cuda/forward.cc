@@ -98,8 +98,7 @@ Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<st
   check_supported(args, plan);
   if (slots) check_streaming(args, plan);
   job.portable = takes_portable(args, context, plan);
-  job.single = plan.gate == Gate::bounded && !plan.cuts && plan.key_window == step_of(plan) &&
-               plan.reference == Reference::shifted && plan.norm != Norm::none;
+  job.single = is_one_window(plan) && plan.norm != Norm::none;
   job.general = !job.single;
   for (const ConstTensor& t : {args.q, args.k, args.v, args.g}) {
     job.general |= t.dtype != DType::bf16 || !has_vectors(t);

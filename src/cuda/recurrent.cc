@@ -16,6 +16,7 @@ Plan plan_for(const ForwardArgs& args, const CudaContext& context) {
   Plan plan = cuda::plan_of(args, context);
   cuda::want(plan.precision != Precision::exact64, "precision", "exact64", "fp32, mixed");
   plan.precision = Precision::fp32;  // it multiplies no 16-bit operands
+  cuda::want(plan.op == Op::kda, "op", name(plan.op), "kda");
   cuda::check_common(args, plan, {DType::bf16, DType::f32}, "bf16, f32");
   cuda::want(plan.N <= INT32_MAX / 4, "v", "N beyond 2^29", "less");
   cuda::want(plan.HV <= 65535, "v", "HV = " + std::to_string(plan.HV), "at most 65535");

@@ -21,6 +21,9 @@ using stream::Phase;
 // forward kernel.
 constexpr std::int64_t kShort = kChunk;
 
+// Whether a chunk may hold several windows; else it is one, of a gate whose bound fits.
+bool has_windows(const Plan& plan) { return !is_one_window(plan); }
+
 Plan plan_of_states(const CudaStreamingStates& s) {
   const auto least = [](const char* argument, std::int64_t value, std::int64_t wanted) {
     if (value >= wanted) return;
@@ -33,18 +36,14 @@ Plan plan_of_states(const CudaStreamingStates& s) {
   Plan plan = make_state_plan(s.options);
   plan.HV = s.HV;
   plan.K = plan.V = kHead;
-  want(plan.op == Op::kda, "op", name(plan.op), "kda");
+  want(plan.op != Op::linear, "op", name(plan.op), "kda, gdn, delta");
   want(plan.precision == Precision::mixed, "precision", name(plan.precision), "mixed");
   want(plan.chunk == kChunk, "chunk", std::to_string(plan.chunk), "32");
   want(plan.reference != Reference::midpoint, "reference", name(plan.reference),
        "shifted, first_row, pairwise");
+  want(plan.op == Op::kda || has_windows(plan), "gate", name(plan.gate),
+       "log, softplus, or a key_window below 32 with streaming states of this op");
   return plan;
-}
-
-// Whether a chunk may hold several windows; else it is one, of a gate whose bound fits.
-bool has_windows(const Plan& plan) {
-  return plan.gate != Gate::bounded || plan.cuts || plan.key_window != plan.chunk ||
-         plan.reference != Reference::shifted;
 }
 
 std::int64_t head_bytes(const CudaStreamingStates& s, const Plan& plan) {

@@ -102,6 +102,13 @@ class Head {
   __device__ __forceinline__ int value() const { return warp_ * 16 + 2 * (lane_ >> 2); }
   __device__ __forceinline__ bool is_channel() const { return threadIdx.x < kHead; }
   __device__ __forceinline__ int channel() const { return static_cast<int>(threadIdx.x); }
+  // Which of a token's gates is the channel's, if there are any.
+  __device__ __forceinline__ int gate() const {
+    return kWindows && p_.call.gates == GateShape::head ? 0 : channel();
+  }
+  __device__ __forceinline__ bool has_gates() const {
+    return !kWindows || p_.call.gates != GateShape::none;
+  }
   // Of a warp that is none of channels: the token of the pass that its `turn`-th norm is of.
   __device__ __forceinline__ int norm_token(int turn) const {
     return warp_ - kHead / 32 + turn * Fetched<S>::kWarps;
@@ -143,8 +150,11 @@ class Head {
                             Element::bf16, channel());
         x.q(u) =
             stored ? 0u : fetch_bits(row_of(c.q, batch, at, key_head_), Element::bf16, channel());
-        x.g(u) = fetch_bits(stored ? from + Layout::kDraftGate : row_of(c.g, batch, at, h_),
-                            stored ? Element::f32 : c.g.element, channel());
+        if (stored) {
+          x.g(u) = fetch_bits(from + Layout::kDraftGate, Element::f32, channel());
+        } else {
+          x.g(u) = has_gates() ? fetch_bits(row_of(c.g, batch, at, h_), c.g.element, gate()) : 0u;
+        }
       }
       return;
     }
@@ -172,7 +182,7 @@ class Head {
     if (c.A_log) x.rate() = fetch_bits(static_cast<const char*>(c.A_log), c.A_log_element, h_);
     if (!c.dt_bias) return;
     const std::int64_t row = h_ * c.bias_head * (c.dt_bias_element == Element::f32 ? 4 : 2);
-    x.bias() = fetch_bits(static_cast<const char*>(c.dt_bias) + row, c.dt_bias_element, channel());
+    x.bias() = fetch_bits(static_cast<const char*>(c.dt_bias) + row, c.dt_bias_element, gate());
   }
 
   // The offset of the channel's gates.
@@ -310,7 +320,7 @@ class Head {
 #pragma unroll
       for (int u = 0; u < S::kMost; ++u) {
         if (u >= count) continue;
-        if (phase() != Phase::commit) {
+        if (phase() != Phase::commit && has_gates()) {
           x.g(u) = __float_as_uint(sm90::GateForm::clamp(
               form_.bits(p_.call, from_bits(x.g(u), p_.call.g.element), offset)));
         }
