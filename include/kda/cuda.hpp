@@ -29,9 +29,8 @@ struct CudaStreamingStates {
   Options options;      // what decides the bits; precision mixed
 };
 
-// Throws Error for states that the backend does not have. It has ops kda, gdn
-// and delta (gdn and delta: not a bounded gate that fits one window of 32), chunk 32, every
-// reference but midpoint.
+// Throws Error for states that the backend does not have. It has ops kda, gdn and delta, chunk 32,
+// every reference but midpoint; gdn and delta not with a bounded gate that fits one window of 32.
 std::size_t slot_bytes(const CudaStreamingStates& states);
 
 // Which kernel forward takes. Where both can, they give the same bits.
