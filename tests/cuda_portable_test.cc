@@ -33,6 +33,32 @@ TEST_P(CudaPortableBits, AreThoseOfTheKernelForHopper) {
 INSTANTIATE_TEST_SUITE_P(Cases, CudaPortableBits, testing::ValuesIn(cuda_cases()),
                          [](const auto& info) { return info.param.name; });
 
+// More heads than there are multiprocessors: consumers that carry several, and where sequences differ
+// in length, heads that two of them share.
+TEST(CudaManyHeads, SameBits) {
+  KDA_NEEDS_HOPPER();
+  const Case equal = in_mixed({.name = "equal", .seed = 61, .B = 2, .T = 150, .H = 75, .HV = 75});
+  const Case packed = in_mixed({.name = "packed",
+                                .seed = 62,
+                                .T = 740,
+                                .H = 5,
+                                .HV = 35,
+                                .lens = {{33, 200, 1, 0, 64, 97, 310, 32}},
+                                .options = kBoundedForm,
+                                .gate_dtype = DType::bf16,
+                                .beta_dtype = DType::bf16,
+                                .gates = Gates::strong});
+  for (Case c : {equal, packed}) {
+    SCOPED_TRACE(c.name);
+    c.K = c.V = 128;
+    Bundle b = make(c);
+    const CudaAnswer fast = run_cuda(b), portable = run_cuda(b, CudaPath::portable);
+    EXPECT_STREQ(fast.ran.kernel, "sm90");
+    EXPECT_EQ(first_difference(portable.o, fast.o), "");
+    EXPECT_EQ(first_difference(portable.final_state, fast.final_state), "");
+  }
+}
+
 // All that serving adds, in one call a form: slots in place, padding, has_initial_state,
 // checkpoints in and between chunks, bf16 states.
 struct Served {
