@@ -94,6 +94,37 @@ TEST_P(CudaStreaming, TokenByToken) {
   expect_uncut(states, 0, "token by token");
 }
 
+// The same token to more slots than what one multiprocessor has to itself.
+TEST_P(CudaStreaming, TokenByTokenInALargeBatch) {
+  constexpr std::int64_t kBatch = 160, kSteps = 70;
+  DeviceStates states(c, kBatch);
+  DeviceMemory memory;
+  const std::size_t each = row() * 2;
+  const Tensor o =
+      contiguous(memory.allocate(kBatch * each, 0), DType::bf16, {kBatch, 1, c.HV, c.V});
+  std::vector<std::uint16_t> first(row()), last(row()), all;
+  for (std::int64_t t = 0; t < kSteps; ++t) {
+    ForwardArgs args = piece(device->args, t, t + 1);
+    for (ConstTensor* x : {&args.q, &args.k, &args.v, &args.g, &args.beta}) {
+      x->shape[0] = kBatch;
+      x->stride[0] = 0;
+    }
+    args.o = o;
+    states.call(args, states.context);
+    const char* from = static_cast<const char*>(o.data);
+    check_cuda(cudaMemcpy(first.data(), from, each, cudaMemcpyDeviceToHost), "first: ");
+    check_cuda(cudaMemcpy(last.data(), from + (kBatch - 1) * each, each, cudaMemcpyDeviceToHost),
+               "last: ");
+    EXPECT_EQ(first, last);
+    all.insert(all.end(), first.begin(), first.end());
+  }
+  const Tensor got =
+      contiguous(static_cast<void*>(all.data()), DType::bf16, {1, kSteps, c.HV, c.V});
+  EXPECT_EQ(first_difference(values(as_const(got)),
+                             {uncut.o.begin(), uncut.o.begin() + static_cast<long>(all.size())}),
+            "");
+}
+
 // Whole chunks by either kernel.
 TEST_P(CudaStreaming, InPieces) {
   for (std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {

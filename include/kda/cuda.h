@@ -3,6 +3,7 @@
 #ifndef KDA_CUDA_H
 #define KDA_CUDA_H
 
+#include "kda/conv.h"
 #include "kda/kda.h"
 
 #if defined(__cplusplus)
@@ -26,6 +27,32 @@ struct kda_cuda_states {
   const kda_options* options;  // what decides the bits; precision mixed
   int32_t max_draft;           // the most tokens that a draft may hold
   int32_t reserved;            // 0
+};
+
+// One convolution of a layer's step. C: the channels of all heads.
+typedef struct kda_cuda_convolution {
+  kda_tensor weight;  // [C, W], W from 2 to 4
+  kda_tensor bias;    // [C]; absent: 0
+  kda_tensor state;   // out: [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
+                      // states have, and a sequence has the same in both
+} kda_cuda_convolution;
+
+// What a layer has around the recurrence, for one token a sequence on streaming states. With
+// kda_context.cuda_layer kda_forward convolves q, k and v before it and normalises o behind it, in
+// the same launch: the bits of kda_causal_conv1d on each of q, k and v, kda_forward and
+// kda_gated_norm, called in turn on bf16 rows. Rows of padding are 0. It needs H = HV. Weights,
+// biases and states are dense, at multiples of 16 bytes; a slot of a state may be further from the
+// next.
+struct kda_cuda_layer {
+  size_t size;
+  kda_cuda_convolution q;
+  kda_cuda_convolution k;
+  kda_cuda_convolution v;
+  kda_tensor norm_weight;  // [V]; absent: 1
+  kda_tensor gate;         // [B, T, HV, V]: logits; absent: no gate
+  double eps;              // of the norm: finite, above 0; 0: 1e-5
+  int32_t activation;      // kda_activation
+  int32_t reserved;        // 0
 };
 
 // *bytes: of one slot. Refused: states that the backend does not have; data and bytes are not

@@ -33,6 +33,27 @@ struct CudaStreamingStates {
 // every reference but midpoint; gdn and delta not with a bounded gate that fits one window of 32.
 std::size_t slot_bytes(const CudaStreamingStates& states);
 
+// What a layer has around the recurrence, for one token a sequence on streaming states. With
+// CudaContext::layer forward convolves q, k and v before it and normalises o behind it, in the same
+// launch: the bits of causal_conv1d on each of q, k and v, forward and gated_norm, called in turn
+// on bf16 rows. Rows of padding are 0. It needs H = HV, since heads that share a key head would
+// share the states of its convolutions. Weights, biases and states are dense, at multiples of 16
+// bytes; a slot of a state may be further from the next.
+struct CudaLayer {
+  struct Convolution {
+    ConstTensor weight;  // [C, W], W from 2 to 4; C: the channels of all heads
+    ConstTensor bias;    // [C]; absent: 0
+    Tensor state;        // [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
+                         // states have, and a sequence has the same in both
+  };
+
+  Convolution q, k, v;
+  Activation activation = Activation::silu;
+  ConstTensor norm_weight;  // [V]; absent: 1
+  ConstTensor gate;         // [B, T, HV, V]: logits; absent: no gate
+  double eps = 1e-5;        // of the norm: finite, above 0
+};
+
 // Which kernel forward takes. Where both can, they give the same bits.
 enum class CudaPath : std::uint8_t {
   automatic,  // the one for Hopper where the device and the call allow it, else the portable one
@@ -52,6 +73,7 @@ struct CudaContext {
                                           // checkpoints need it
   const void* host_slots = nullptr;       // [N], dtype of args.serving.slots
   const CudaStreamingStates* states = nullptr;  // in place of args.serving.states
+  const CudaLayer* layer = nullptr;             // with states: what stands around them
   std::uint32_t* status = nullptr;  // in device memory; only ever set bits: clear it yourself
   CudaPath path = CudaPath::automatic;
 };

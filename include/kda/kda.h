@@ -183,6 +183,9 @@ typedef void (*kda_parallel_for)(void* user, int64_t n, void (*body)(void* data,
 // Streaming states in device memory (kda/cuda.h).
 typedef struct kda_cuda_states kda_cuda_states;
 
+// What a layer has around them (kda/cuda.h).
+typedef struct kda_cuda_layer kda_cuda_layer;
+
 // Bits of *kda_context.status.
 typedef enum kda_status {
   KDA_STATUS_BAD_SEQUENCES = 1,  // cu_seqlens had to be cut
@@ -219,6 +222,7 @@ typedef struct kda_context {
                                        // kda_status; clear it yourself
   int32_t path;                        // CUDA: kda_cuda_path
   int32_t reserved;                    // 0
+  const kda_cuda_layer* cuda_layer;    // CUDA: with cuda_states, or null
 } kda_context;
 
 // What a call ran. Every pointer to one may be null.

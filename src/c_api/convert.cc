@@ -121,6 +121,7 @@ CpuContext to_cpu_context(const kda_context& given) {
   want_zero("context.cuda_states", !given.cuda_states, kCudaOnly);
   want_zero("context.status", !given.status, kCudaOnly);
   want_zero("context.path", given.path == 0, kCudaOnly);
+  want_zero("context.cuda_layer", !given.cuda_layer, kCudaOnly);
   want_zero("context.reserved", given.reserved == 0, "0");
   want_zero("context.parallel_user", given.parallel_for || !given.parallel_user,
             "0 without parallel_for");
@@ -148,6 +149,22 @@ CudaStreamingStates to_cuda_states(const kda_cuda_states* pointer) {
           .options = to_options(given.options)};
 }
 
+CudaLayer to_cuda_layer(const kda_cuda_layer* pointer) {
+  const auto given = read("layer", pointer);
+  want_zero("layer.reserved", given.reserved == 0, "0");
+  const auto convolution = [](const kda_cuda_convolution& c) {
+    return CudaLayer::Convolution{
+        .weight = to_tensor(c.weight), .bias = to_tensor(c.bias), .state = to_tensor(c.state)};
+  };
+  return {.q = convolution(given.q),
+          .k = convolution(given.k),
+          .v = convolution(given.v),
+          .activation = to_enum<Activation>("layer.activation", given.activation),
+          .norm_weight = to_tensor(given.norm_weight),
+          .gate = to_tensor(given.gate),
+          .eps = given.eps == 0 ? 1e-5 : given.eps};
+}
+
 CudaCall::CudaCall(const kda_context& given) {
   constexpr const char* kCpuOnly = "0 on CUDA";
   if (given.backend != KDA_CUDA) {
@@ -163,6 +180,10 @@ CudaCall::CudaCall(const kda_context& given) {
   if (given.cuda_states) {
     states_ = to_cuda_states(given.cuda_states);
     context_.states = &states_;
+  }
+  if (given.cuda_layer) {
+    layer_ = to_cuda_layer(given.cuda_layer);
+    context_.layer = &layer_;
   }
   context_.status = given.status;
   if (given.path != KDA_CUDA_PATH_AUTOMATIC && given.path != KDA_CUDA_PATH_PORTABLE) {

@@ -70,6 +70,7 @@ class ForwardCall {
 
 CpuContext to_cpu_context(const kda_context& given);
 CudaStreamingStates to_cuda_states(const kda_cuda_states* given);
+CudaLayer to_cuda_layer(const kda_cuda_layer* given);
 
 // The context of a call on a GPU, and what it points at.
 class CudaCall {
@@ -82,6 +83,7 @@ class CudaCall {
 
  private:
   CudaStreamingStates states_;
+  CudaLayer layer_;
   CudaContext context_;
 };
 

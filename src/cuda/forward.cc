@@ -219,6 +219,7 @@ Ran ran_of(const ForwardArgs& args, const CudaContext& context, const Job& job) 
 Ran forward(const ForwardArgs& args, const CudaContext& context) {
   cuda::check_device(context.device);
   if (context.states) return cuda::forward_streaming(args, context);
+  cuda::want(!context.layer, "layer", "given without states", "absent without context.states");
   const cuda::Job job = cuda::job_of(args, context);
   cuda::check_device_workspace(args, cuda::bytes_of(job));
   const cuda::DeviceScope scope(context.device);
@@ -238,6 +239,7 @@ std::string why_not(const ForwardArgs& args, const CudaContext& context) {
 std::size_t workspace_bytes(const ForwardArgs& args, const CudaContext& context) {
   cuda::check_device(context.device);
   if (context.states) return cuda::streaming_workspace_bytes(args, context);
+  cuda::want(!context.layer, "layer", "given without states", "absent without context.states");
   return cuda::bytes_of(cuda::job_of(args, context));
 }
 

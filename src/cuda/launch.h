@@ -6,7 +6,7 @@
 #include <span>
 
 #include "cuda/params.h"
-#include "cuda/stream/layout.h"
+#include "cuda/stream/step.h"
 
 namespace kda::cuda {
 
@@ -37,9 +37,11 @@ bool portable_fits(std::int64_t key_channels, int shared_bytes);
 // Recurrent decode, in the order that suits states of this layout. Returns a cudaError_t.
 int launch_recurrent(const ForwardParams& params, bool value_first, void* stream);
 
-// Tokens into streaming states, single_tokens: at most one a sequence, in Phase::whole; plain
-// states out of them. Return a cudaError_t.
+// Tokens into streaming states; single_tokens: at most one a sequence, in Phase::whole. The step is
+// for one where a chunk is one window (around: with what params.around describes). Plain states out
+// of them. Return a cudaError_t.
 int launch_append(const stream::Params& params, bool single_tokens, void* on);
+int launch_step(const stream::StepParams& params, bool around, void* on);
 int launch_plain(const stream::Params& params, void* on);
 
 // Puts a copy of the list to device memory on the stream; it travels in launch parameters, so the

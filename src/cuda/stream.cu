@@ -32,10 +32,6 @@ int launch_append(const stream::Params& params, bool single_tokens, void* on) {
     return single_tokens ? launch(append_one_windows(), Shared<1, true>::kBytes, params, on)
                          : launch(append_windows(), Shared<kPass, true>::kBytes, params, on);
   }
-  if (single_tokens) {
-    return launch(reinterpret_cast<const void*>(append_kernel<1, false>), Shared<1>::kBytes, params,
-                  on);
-  }
   return launch(reinterpret_cast<const void*>(append_kernel<kPass, false>), Shared<kPass>::kBytes,
                 params, on);
 }

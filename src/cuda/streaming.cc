@@ -8,6 +8,7 @@
 #include "cuda/door.h"
 #include "cuda/job.h"
 #include "cuda/launch.h"
+#include "cuda/step.h"
 #include "serving.h"
 
 namespace kda {
@@ -114,6 +115,11 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   want(plan.norm != Norm::none || has_windows(made), "norm", name(plan.norm),
        "rsqrt, normalize with streaming states of one window a chunk");
   s.most = most_tokens(args, context, plan);
+  if (context.layer) {
+    want(!has_windows(made), "layer", "given with chunks of several windows",
+         "a bounded gate whose bound fits one window");
+    check_layer(args, context, plan, s.most);
+  }
   const bool known = !args.cu_seqlens || context.host_cu_seqlens;
   if (s.draft && known && s.most > states.max_draft) {
     throw Error("draft", std::to_string(s.most) + " tokens",
@@ -211,7 +217,11 @@ int launch(const Streaming& s, const CudaContext& context) {
   p.phase = s.draft ? Phase::draft : Phase::whole;
   error = checkpoint(p);
   if (error != 0) return error;
-  return launch_append(p, s.whole && s.most <= 1, context.stream);
+  const bool single = s.whole && s.most <= 1;
+  if (single && !p.windows && s.job.plan.T > 0 && fits_step(s.args, states)) {
+    return launch_step(step_params(s.args, context, s.job.plan, p), context.layer, context.stream);
+  }
+  return launch_append(p, single, context.stream);
 }
 
 // A call on states alone.

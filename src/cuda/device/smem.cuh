@@ -54,6 +54,12 @@ __device__ __forceinline__ std::uint32_t load_shared_byte(std::uint32_t a) {
   return x;
 }
 
+__device__ __forceinline__ std::uint32_t load_shared_half(std::uint32_t a) {
+  std::uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(x) : "r"(a) : "memory");
+  return x;
+}
+
 // The lowest byte of x.
 __device__ __forceinline__ void store_shared_byte(std::uint32_t a, std::uint32_t x) {
   asm volatile("st.shared.u8 [%0], %1;\n" ::"r"(a), "r"(x) : "memory");

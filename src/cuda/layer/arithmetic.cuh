@@ -29,6 +29,13 @@ __device__ __forceinline__ float divide(float a, float b) {
   return y;
 }
 
+// 1 / x.
+__device__ __forceinline__ float invert(float x) {
+  float y;
+  asm("rcp.rn.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ __forceinline__ float square_root(float x) {
   float y;
   asm("sqrt.rn.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));

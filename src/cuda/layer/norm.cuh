@@ -37,12 +37,14 @@ __device__ __forceinline__ Inverse inverse_of(const NormShape& n, float squares,
     const float length = square_root(squares);
     const float least = static_cast<float>(power == 1.f ? n.eps : n.eps * scale);
     const bool is_constant = length <= least;
-    return {power, divide(1.f, is_constant ? least : length), is_constant};  // (14)
+    return {power, invert(is_constant ? least : length), is_constant};  // (14)
   }
   const float eps = static_cast<float>(power == 1.f ? n.eps : n.eps * scale * scale);
   const bool mean = n.length == Length::root_mean_square;
-  const float sum = mean ? divide(squares, static_cast<float>(n.D)) : squares;
-  return {power, divide(1.f, square_root(add(sum, eps))), false};  // (13), (61)
+  const auto D = static_cast<float>(n.D);
+  const bool is_power = (n.D & (n.D - 1)) == 0;  // then a product has the quotient's bits
+  const float sum = !mean ? squares : is_power ? multiply(squares, 1.f / D) : divide(squares, D);
+  return {power, invert(square_root(add(sum, eps))), false};  // (13), (61)
 }
 
 // The power of two that brings x >= 0 into [1, 2), inverted; at most 2^32.

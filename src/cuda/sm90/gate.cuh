@@ -29,6 +29,11 @@ struct GateForm {
     amplitude = -rate;
   }
 
+  // The factor of a bounded gate alone.
+  __device__ __forceinline__ void set_bounded(float a) {
+    factor = -exp2_fast(a * kLog2e) * kLog2e;
+  }
+
   __device__ __forceinline__ float offset(const ForwardParams& p, int h, int channel) const {
     if (!p.dt_bias) return 0.f;
     return factor * load_scalar(p.dt_bias, p.dt_bias_element, h * p.bias_head + channel);

@@ -9,26 +9,13 @@
 #include "cuda/stream/layout.h"
 #include "cuda/stream/memory.cuh"
 #include "cuda/stream/scores.cuh"
+#include "cuda/stream/seldom.cuh"
 #include "cuda/stream/span.cuh"
 #include "cuda/stream/tokens.cuh"
 #include "cuda/stream/values.cuh"
 #include "cuda/stream/windows.cuh"
 
 namespace kda::cuda::stream {
-
-// What seldom runs stays out of the way of what always does: one step is over before all of its
-// instructions have come.
-__device__ inline __noinline__ void clear(char* at, std::int64_t bytes) {
-  for (std::int64_t i = threadIdx.x * 16; i < bytes; i += kStreamThreads * 16) {
-    *reinterpret_cast<uint4*>(at + i) = uint4{0, 0, 0, 0};
-  }
-}
-
-__device__ inline __noinline__ void copy(char* to, const char* from, int bytes) {
-  for (int i = threadIdx.x * 16; i < bytes; i += kStreamThreads * 16) {
-    *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
-  }
-}
 
 template <class S>
 class Head {
@@ -305,7 +292,9 @@ class Head {
 #pragma unroll
     for (int u = 0; u < S::kMost; ++u) {
       if (u >= count) continue;
-      write_operands<S>(base_, p_.call.shift, x.k(u), x.q(u), G[u], u, first + u, channel(), out_);
+      write_operands<S>(base_, p_.call.shift, x.k(u), x.q(u),
+                        load_shared2(base_ + S::kFactors + u * 8), G[u], u, first + u, channel(),
+                        out_);
     }
   }
 
@@ -547,20 +536,6 @@ class Head {
   float start_ = 0.f;
   int kept_ = 0;
 };
-
-// Zero rows of a head, from token `begin` of sequence n on.
-__device__ inline __noinline__ void zero_head(const ForwardParams& p, int n, int begin, int h) {
-  const Stretch s(p, n);
-  for (int i = begin * kHead + threadIdx.x; i < s.length * kHead; i += blockDim.x) {
-    store_zero(p.o,
-               s.batch * p.o.batch + (s.first + i / kHead) * p.o.token + h * p.o.head + i % kHead);
-  }
-}
-
-__device__ inline __noinline__ void look_at_sequences(const Params& p) {
-  if (p.phase != Phase::rest && p.phase != Phase::commit) zero_rest(p.call);
-  if (p.phase != Phase::rest) report(p.call);
-}
 
 // kTokens: that a sequence has at most, as far as they are taken together. kWindows: a chunk may
 // hold several windows.

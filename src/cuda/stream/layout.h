@@ -26,9 +26,10 @@ struct Layout {
   static constexpr int kZ = kU + kChunk * kTf32Row;         // [chunk] rows of tf32
   static constexpr int kOperand = kZ + kChunk * kTf32Row;   // S^T in bf16, fragments of mma.sync:
                                                             // [8 of 16 values][8 of 16 keys][lane]
-  static constexpr int kKeys = kOperand + kHead * kHead * 2;  // [chunk][K] f32: growing keys before
-                                                              // rounding, for the chunk's end
-  static constexpr int kState = kKeys + kChunk * kHead * 4;   // [V][K] f32, at the last boundary
+  static constexpr int kOperandBytes = kHead * kHead * 2;
+  static constexpr int kKeys = kOperand + kOperandBytes;     // [chunk][K] f32: growing keys before
+                                                             // rounding, for the chunk's end
+  static constexpr int kState = kKeys + kChunk * kHead * 4;  // [V][K] f32, at the last boundary
   static constexpr int kBytes = kState + kHead * kHead * 4;
 
   // Where windows open inside chunks, the chunk's growing keys are made anew from what tokens

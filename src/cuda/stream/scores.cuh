@@ -21,6 +21,25 @@ __device__ __forceinline__ void load_columns(std::uint32_t row, int pair, int la
   load_matrices(row + (pair * 4 + (lane >> 3)) * 16, b);
 }
 
+// Accumulators of row g of the pass's keys and queries and columns j, j + 1 to the scores.
+template <class S>
+__device__ __forceinline__ void store_scores(std::uint32_t base, float (&c)[4], int first, int g,
+                                             int j) {
+  if (g >= S::kMost) return;
+  const int i = first + g;
+  const float beta = load_shared(base + S::kBeta + (i < kChunk ? i : 0) * 4);
+  const std::uint32_t at = (g * S::kScoreRow + j) * 4;
+  if constexpr (S::kWindows) {
+    undo_factors<S>(base, beta, g, j, c);
+  } else {
+    c[0] *= beta, c[1] *= beta;
+  }
+  // Select: what is masked may be anything.
+  store_shared2(base + S::kA + at, j < i ? c[0] : 0.f, j + 1 < i ? c[1] : 0.f);
+  const float x = j <= i ? c[2] : 0.f, y = j + 1 <= i ? c[3] : 0.f;
+  store_shared2(base + S::kAqk + at, __uint_as_float(to_tf32(x)), __uint_as_float(to_tf32(y)));
+}
+
 // The pass's rows against tokens 8 tile ... of the chunk. Tokens first ... first + count are the
 // pass's.
 template <class S>
@@ -38,19 +57,7 @@ __device__ __forceinline__ void multiply_keys(std::uint32_t base, int tile, int 
     load_matrices(left + pair * 64 + 32, a);
     mma_bf16(c, a, b[2], b[3]);
   }
-  const int g = lane >> 2, q = lane & 3, i = first + g, j = tile * 8 + 2 * q;
-  if (g >= S::kMost) return;
-  const float beta = load_shared(base + S::kBeta + (i < kChunk ? i : 0) * 4);
-  const std::uint32_t at = (g * S::kScoreRow + j) * 4;
-  if constexpr (S::kWindows) {
-    undo_factors<S>(base, beta, g, j, c);
-  } else {
-    c[0] *= beta, c[1] *= beta;
-  }
-  // Select: what is masked may be anything.
-  store_shared2(base + S::kA + at, j < i ? c[0] : 0.f, j + 1 < i ? c[1] : 0.f);
-  const float x = j <= i ? c[2] : 0.f, y = j + 1 <= i ? c[3] : 0.f;
-  store_shared2(base + S::kAqk + at, __uint_as_float(to_tf32(x)), __uint_as_float(to_tf32(y)));
+  store_scores<S>(base, c, first, lane >> 2, tile * 8 + 2 * (lane & 3));
 }
 
 // One warp: rows of the inverse, block by block of 16, by forward substitution.

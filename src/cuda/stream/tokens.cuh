@@ -108,8 +108,8 @@ struct Sums {
 
 // The factor of a row of which each of 16 lanes holds eight channels, with the scale of a query,
 // and what undoes it (S::kWindows: else nothing).
-template <class S>
-__device__ __forceinline__ float2 norm_factors(const ForwardParams& p, uint4 row, bool is_q) {
+template <class S, class Params>
+__device__ __forceinline__ float2 norm_factors(const Params& p, uint4 row, bool is_q) {
   const bool largest = S::kWindows && p.norm == NormKind::none;
   float x[8];
   sm90::unpack(row, x);
@@ -145,12 +145,11 @@ __device__ __forceinline__ void store_operand_rows(std::uint32_t base, std::uint
 }
 
 // One channel of token `index` of the pass, token `at` of the chunk, whose gates add up to G, with
-// the shift. k, q: bits. rows: the head's, in device memory.
+// the shift. k, q: bits; factors: of their norms. rows: the head's, in device memory.
 template <class S>
 __device__ __forceinline__ void write_operands(std::uint32_t base, float shift, std::uint32_t k,
-                                               std::uint32_t q, float G, int index, int at,
-                                               int channel, char* rows) {
-  const float2 factors = load_shared2(base + S::kFactors + index * 8);
+                                               std::uint32_t q, float2 factors, float G, int index,
+                                               int at, int channel, char* rows) {
   const float kx = low_bf16(k) * factors.x, qx = low_bf16(q) * factors.y;
   const float fall = exp2_fast(G), key = kx * exp2_fast(-G);
   const float power = exp2_integer(-static_cast<int>(shift));

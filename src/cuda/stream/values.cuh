@@ -67,11 +67,15 @@ __device__ __forceinline__ void multiply_state(float (&c)[4], const Operand& a, 
   }
 }
 
-// Two neighbours of a row of tf32, from value `value` on.
-__device__ __forceinline__ uint2 load_tf32(std::uint32_t row, int value) {
-  const std::uint32_t high = __float_as_uint(load_shared(row + value * 2));
-  const std::uint32_t low = load_shared_byte(row + kHead * 2 + value / 2);
+// Two neighbours of a row of tf32: from their upper halves and their lower bits; from value `value`
+// on.
+__device__ __forceinline__ uint2 unpack_tf32(std::uint32_t high, std::uint32_t low) {
   return {high << 16 | (low & 7) << 13, (high & 0xFFFF0000u) | (low & 0x70) << 9};
+}
+
+__device__ __forceinline__ uint2 load_tf32(std::uint32_t row, int value) {
+  return unpack_tf32(__float_as_uint(load_shared(row + value * 2)),
+                     load_shared_byte(row + kHead * 2 + value / 2));
 }
 
 struct Tf32Pair {
