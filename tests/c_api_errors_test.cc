@@ -94,6 +94,10 @@ std::vector<CRefusal> refusals() {
        [](CCall& c) { c.context.cuda_states = reinterpret_cast<const kda_cuda_states*>(&c); },
        "context.cuda_states",
        {}},
+      {"layer_on_cpu",
+       [](CCall& c) { c.context.cuda_layer = reinterpret_cast<const kda_cuda_layer*>(&c); },
+       "context.cuda_layer",
+       {}},
       {"status_on_cpu",
        [](CCall& c) { c.context.status = reinterpret_cast<std::uint32_t*>(&c); },
        "context.status",
@@ -295,6 +299,19 @@ TEST(CApiErrors, StatesOnGpus) {
   expect_c_error(kda_cuda_commit(&states, nullptr, &counts, nullptr, e), e, "context.backend");
   expect_c_error(kda_cuda_plain_states(&states, nullptr, &out, &cpu, e), e, "context.backend");
   expect_c_error(kda_cuda_plain_states(&states, nullptr, nullptr, &cuda, e), e, "out", {"null"});
+  kda_cuda_layer layer;
+  KDA_INIT(layer);
+  cuda.cuda_layer = &layer;
+  layer.reserved = 1;
+  expect_c_error(kda_cuda_commit(&states, nullptr, &counts, &cuda, e), e, "layer.reserved", {"0"});
+  layer.reserved = 0;
+  layer.activation = 9;
+  expect_c_error(kda_cuda_commit(&states, nullptr, &counts, &cuda, e), e, "layer.activation",
+                 {"9", "silu"});
+  layer.activation = KDA_ACTIVATION_SILU;
+  layer.size = 4;
+  expect_c_error(kda_cuda_commit(&states, nullptr, &counts, &cuda, e), e, "layer.size", {"4"});
+  cuda.cuda_layer = nullptr;
   // Without a value head no backend has them, nor has a build without CUDA.
   EXPECT_EQ(kda_cuda_slot_bytes(&states, &bytes, e), KDA_ERROR_REFUSED);
   EXPECT_EQ(kda_cuda_commit(&states, nullptr, &counts, &cuda, e), KDA_ERROR_REFUSED);

@@ -42,6 +42,8 @@ constexpr Pair kPairs[] = {
     {"cuda.hpp", "CudaContext", "kda.h", "kda_context"},
     {"kda.hpp", "Ran", "kda.h", "kda_ran"},
     {"cuda.hpp", "CudaStreamingStates", "cuda.h", "kda_cuda_states"},
+    {"cuda.hpp", "CudaLayer", "cuda.h", "kda_cuda_layer"},
+    {"cuda.hpp", "CudaConvolution", "cuda.h", "kda_cuda_convolution"},
     {"backward.hpp", "BackwardArgs", "backward.h", "kda_backward_args"},
     {"conv.hpp", "ConvArgs", "conv.h", "kda_conv_args"},
     {"conv.hpp", "ConvBackwardArgs", "conv.h", "kda_conv_backward_args"},
@@ -53,7 +55,8 @@ constexpr Pair kPairs[] = {
 };
 
 TEST(CApiHeaders, HaveEveryMember) {
-  const std::map<std::string, std::string> other_names = {{"CudaContext.states", "cuda_states"}};
+  const std::map<std::string, std::string> other_names = {{"CudaContext.states", "cuda_states"},
+                                                          {"CudaContext.layer", "cuda_layer"}};
   for (const Pair& pair : kPairs) {
     const std::set<std::string> c = members(pair.c_header, pair.c);
     const std::set<std::string> cpp = members(pair.cpp_header, pair.cpp);

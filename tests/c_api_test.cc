@@ -253,10 +253,13 @@ TEST(CApiStructs, KeepTheirPlaces) {
   static_assert(sizeof(kda_checkpoint) == 24);
   static_assert(sizeof(kda_error) == 4 * 8 + 2 * 4);
   static_assert(sizeof(kda_options) == 3 * 8 + 10 * 4);
-  static_assert(sizeof(kda_context) == 8 + 4 * 4 + 7 * 8 + 2 * 4);
+  static_assert(sizeof(kda_context) == 8 + 4 * 4 + 8 * 8 + 2 * 4);
+  static_assert(offsetof(kda_context, cuda_layer) == sizeof(kda_context) - 8);
   static_assert(sizeof(kda_ran) == 3 * 8 + 8 * 4 + 3 * 8);
   static_assert(sizeof(kda_serving) == 2 * 8 + 2 * kTensor + 2 * 8 + kState + 2 * 4);
   static_assert(sizeof(kda_cuda_states) == 6 * 8 + 2 * 4);
+  static_assert(sizeof(kda_cuda_convolution) == 3 * kTensor);
+  static_assert(sizeof(kda_cuda_layer) == 8 + 11 * kTensor + 8 + 2 * 4);
   static_assert(sizeof(kda_states_args) == 6 * 8 + 2 * 4);
   static_assert(sizeof(kda_forward_args) == 8 + 9 * kTensor + 2 * kState + 2 * 8 + 16);
   static_assert(offsetof(kda_serving, draft) == sizeof(kda_serving) - 8);

@@ -137,7 +137,7 @@ class Layer {
     }
     layer.activation = c.activation;
     int seed = 20;
-    for (CudaLayer::Convolution* own : {&layer.q, &layer.k, &layer.v}) {
+    for (CudaConvolution* own : {&layer.q, &layer.k, &layer.v}) {
       own->weight = m.make(c.weight, {C, c.W}, seed++);
       if (c.bias) own->bias = m.make(c.weight, {C}, seed++);
       own->state = m.make(c.state, {c.slots(), C, c.W - 1}, seed);
@@ -200,8 +200,8 @@ class Layer {
   }
 
   void run_separate() {
-    const auto convolve = [&](const Tensor& x, const CudaLayer::Convolution& own,
-                              const Tensor& state, const Tensor& to) {
+    const auto convolve = [&](const Tensor& x, const CudaConvolution& own, const Tensor& state,
+                              const Tensor& to) {
       ConvArgs a;
       const auto flat = [&](Tensor t) {
         t.rank = 3;
@@ -234,7 +234,7 @@ class Layer {
     // -0 equals +0: rows of padding, which the norm multiplies with weights of either sign.
     EXPECT_EQ(first_difference(host(args.o), host(y)), "") << what;
     int i = 0;
-    for (const CudaLayer::Convolution* own : {&layer.q, &layer.k, &layer.v}) {
+    for (const CudaConvolution* own : {&layer.q, &layer.k, &layer.v}) {
       EXPECT_EQ(bytes_of(own->state), bytes_of(states[static_cast<std::size_t>(i++)])) << what << i;
     }
     EXPECT_EQ(bytes_of(fused.data, fused.bytes), bytes_of(separate.data, separate.bytes)) << what;
@@ -327,7 +327,7 @@ TEST(CudaLayerStepRange, HugeAndStale) {
   for (const Tensor& state : pair.states) {
     check_cuda(cudaMemset(state.data, 0xFF, extent_bytes(state)), "stale: ");
   }
-  for (const CudaLayer::Convolution* own : {&pair.layer.q, &pair.layer.k, &pair.layer.v}) {
+  for (const CudaConvolution* own : {&pair.layer.q, &pair.layer.k, &pair.layer.v}) {
     check_cuda(cudaMemset(own->state.data, 0xFF, extent_bytes(own->state)), "stale: ");
   }
   for (const CudaStreamingStates& s : {pair.fused, pair.separate}) {
@@ -398,6 +398,9 @@ TEST(CudaLayerStepErrors, AreNamed) {
   expect("layer.v.state: dtype f16", [](auto&, auto& l, auto&) { l.v.state.dtype = DType::f16; });
   expect("layer.k.state", [](auto&, auto& l, auto&) { l.k.state = l.q.state; });
   expect("layer.q.state", [](auto& a, auto& l, auto&) { l.q.state.data = a.o.data; });
+  expect("layer.q.state",
+         [](auto&, auto& l, auto&) { l.q.state.data = const_cast<void*>(l.v.weight.data); });
+  expect("layer.q.state", [&](auto&, auto& l, auto&) { l.q.state.data = pair.fused.data; });
   expect("layer.norm_weight", [](auto&, auto& l, auto&) { l.norm_weight.shape[0] = 64; });
   expect("layer.gate", [](auto&, auto& l, auto&) { l.gate.shape[3] = 64; });
   expect("layer.eps: 0", [](auto&, auto& l, auto&) { l.eps = 0; });

@@ -112,6 +112,76 @@ CudaMeasured measure_streaming(std::int64_t B, const Form& form, bool rotate,
   });
 }
 
+// A layer's step between its projections: convolutions of q, k and v, the streaming step, the gated
+// norm; in one launch or in five.
+struct LayerStep {
+  ForwardArgs args;
+  CudaStreamingStates states;
+  CudaLayer layer;
+  Tensor rows[4];  // between the five launches: q, k, v, o
+
+  LayerStep(std::int64_t B, const CudaTimer& timer, DeviceMemory& memory, int set)
+      : args(make_args(B, timer, memory, set)), states(make_states(B, args.options, memory)) {
+    constexpr std::int64_t kWidth = 4, kChannels = kHeads * 128;
+    for (CudaConvolution* c : {&layer.q, &layer.k, &layer.v}) {
+      c->weight = timer.normal(memory, {kChannels, kWidth}, set);
+      c->state = CudaTimer::zeros(memory, DType::bf16, {B, kChannels, kWidth - 1});
+    }
+    layer.norm_weight = timer.normal(memory, {128}, set);
+    layer.gate = timer.normal(memory, {B, 1, kHeads, 128}, set);
+    for (Tensor& t : rows) t = CudaTimer::zeros(memory, DType::bf16, {B, 1, kHeads, 128});
+  }
+
+  void one(CudaContext context) const {
+    context.states = &states;
+    context.layer = &layer;
+    forward(args, context);
+  }
+
+  void five(CudaContext context) const {
+    convolve(args.q, layer.q, rows[0], context);
+    convolve(args.k, layer.k, rows[1], context);
+    convolve(args.v, layer.v, rows[2], context);
+    ForwardArgs step = args;
+    step.q = rows[0], step.k = rows[1], step.v = rows[2], step.o = rows[3];
+    GatedNormArgs norm;
+    norm.x = rows[3], norm.weight = layer.norm_weight, norm.gate = layer.gate, norm.y = args.o;
+    CudaContext with = context;
+    with.states = &states;
+    forward(step, with);
+    gated_norm(norm, context);
+  }
+
+ private:
+  template <class View>
+  static View flat(View t) {
+    t.rank = 3;
+    t.shape[2] *= t.shape[3];
+    t.stride[2] = 1;
+    return t;
+  }
+
+  static void convolve(const ConstTensor& x, const CudaConvolution& c, const Tensor& y,
+                       const CudaContext& context) {
+    ConvArgs a;
+    a.x = flat(x), a.weight = c.weight, a.y = flat(y);
+    a.initial_state = c.state, a.final_state = c.state;
+    causal_conv1d(a, context);
+  }
+};
+
+CudaMeasured measure_layer(std::int64_t B, bool in_one, const CudaTimer& timer) {
+  DeviceMemory memory;
+  std::vector<std::unique_ptr<LayerStep>> steps;
+  for (int i = 0; i < sets_of(B, true, timer); ++i) {
+    steps.push_back(std::make_unique<LayerStep>(B, timer, memory, i));
+  }
+  return in_turns(B, static_cast<int>(steps.size()), timer, [&](int set) {
+    const LayerStep& step = *steps[static_cast<std::size_t>(set)];
+    in_one ? step.one(timer.context) : step.five(timer.context);
+  });
+}
+
 }  // namespace
 
 std::vector<CudaCase> cuda_decode_cases() {
@@ -139,6 +209,12 @@ std::vector<CudaCase> cuda_decode_cases() {
           [B = B, &form](const CudaTimer& timer) {
             return measure_streaming(B, form, true, timer);
           });
+    }
+  }
+  for (const auto& [B, unused] : kBatches) {
+    for (const bool in_one : {true, false}) {
+      add((in_one ? "layer in one launch B" : "layer in five launches B") + std::to_string(B), 0,
+          [B = B, in_one](const CudaTimer& timer) { return measure_layer(B, in_one, timer); });
     }
   }
   return cases;

@@ -33,8 +33,8 @@ struct kda_cuda_states {
 typedef struct kda_cuda_convolution {
   kda_tensor weight;  // [C, W], W from 2 to 4
   kda_tensor bias;    // [C]; absent: 0
-  kda_tensor state;   // out: [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
-                      // states have, and a sequence has the same in both
+  kda_tensor state;  // out: [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
+                     // states have, and a sequence has the same in both
 } kda_cuda_convolution;
 
 // What a layer has around the recurrence, for one token a sequence on streaming states. With

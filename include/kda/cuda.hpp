@@ -33,6 +33,14 @@ struct CudaStreamingStates {
 // every reference but midpoint; gdn and delta not with a bounded gate that fits one window of 32.
 std::size_t slot_bytes(const CudaStreamingStates& states);
 
+// One convolution of a layer's step. C: the channels of all heads.
+struct CudaConvolution {
+  ConstTensor weight;  // [C, W], W from 2 to 4
+  ConstTensor bias;    // [C]; absent: 0
+  Tensor state;        // [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
+                       // states have, and a sequence has the same in both
+};
+
 // What a layer has around the recurrence, for one token a sequence on streaming states. With
 // CudaContext::layer forward convolves q, k and v before it and normalises o behind it, in the same
 // launch: the bits of causal_conv1d on each of q, k and v, forward and gated_norm, called in turn
@@ -40,14 +48,9 @@ std::size_t slot_bytes(const CudaStreamingStates& states);
 // share the states of its convolutions. Weights, biases and states are dense, at multiples of 16
 // bytes; a slot of a state may be further from the next.
 struct CudaLayer {
-  struct Convolution {
-    ConstTensor weight;  // [C, W], W from 2 to 4; C: the channels of all heads
-    ConstTensor bias;    // [C]; absent: 0
-    Tensor state;        // [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
-                         // states have, and a sequence has the same in both
-  };
-
-  Convolution q, k, v;
+  CudaConvolution q;
+  CudaConvolution k;
+  CudaConvolution v;
   Activation activation = Activation::silu;
   ConstTensor norm_weight;  // [V]; absent: 1
   ConstTensor gate;         // [B, T, HV, V]: logits; absent: no gate

@@ -153,7 +153,7 @@ CudaLayer to_cuda_layer(const kda_cuda_layer* pointer) {
   const auto given = read("layer", pointer);
   want_zero("layer.reserved", given.reserved == 0, "0");
   const auto convolution = [](const kda_cuda_convolution& c) {
-    return CudaLayer::Convolution{
+    return CudaConvolution{
         .weight = to_tensor(c.weight), .bias = to_tensor(c.bias), .state = to_tensor(c.state)};
   };
   return {.q = convolution(given.q),

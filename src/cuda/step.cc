@@ -21,7 +21,7 @@ constexpr int kCount = AroundParams::kConvolutions;
 
 struct NamedConvolution {
   std::string name;
-  const CudaLayer::Convolution& convolution;
+  const CudaConvolution& convolution;
 };
 
 // In the order of AroundParams.
@@ -79,7 +79,7 @@ void check_number(const Argument& a, Shape shape) {
 
 void check_convolution(const NamedConvolution& named, std::int64_t slots, std::int64_t C,
                        std::vector<Argument>& others) {
-  const CudaLayer::Convolution& c = named.convolution;
+  const CudaConvolution& c = named.convolution;
   const std::string weight = named.name + ".weight", bias = named.name + ".bias",
                     state = named.name + ".state";
   check_number({weight.c_str(), c.weight}, {{"C", C}, {"W", 2, true}});
@@ -96,7 +96,6 @@ void check_convolution(const NamedConvolution& named, std::int64_t slots, std::i
   check_output_memory(moved);
   want_whole(moved);
   for (const Argument& other : others) check_apart(moved, other);
-  for (const ConstTensor& own : {c.weight, c.bias}) check_apart(moved, {weight.c_str(), own});
   others.push_back({"another convolution's state", moved.view});
 }
 
@@ -105,9 +104,6 @@ void check_convolution(const NamedConvolution& named, std::int64_t slots, std::i
 bool fits_step(const ForwardArgs& args, const CudaStreamingStates& states) {
   for (const ConstTensor& t : {args.q, args.k, args.v, as_const(args.o)}) {
     if (!has_vectors(t)) return false;
-  }
-  for (const ConstTensor& t : {args.g, args.dt_bias}) {  // rows of whole words
-    if (t && !has_whole(t, static_cast<std::int64_t>(4 / size_of(t.dtype)))) return false;
   }
   for (const ConstTensor& t : {args.q, args.k, args.v, args.g, args.beta, as_const(args.o)}) {
     if (!has_narrow_rows(t)) return false;
@@ -156,6 +152,14 @@ void check_layer(const ForwardArgs& args, const CudaContext& context, const Plan
        {Argument{"layer.norm_weight", layer.norm_weight}, {"layer.gate", layer.gate}}) {
     check_apart({"o", as_const(args.o)}, read);
   }
+  others.push_back(
+      {"states.data", contiguous(static_cast<const void*>(context.states->data), DType::u8,
+                                 {static_cast<std::int64_t>(context.states->bytes)})});
+  for (const NamedConvolution& named : convolutions_of(layer)) {
+    for (const ConstTensor& read : {named.convolution.weight, named.convolution.bias}) {
+      if (read) others.push_back({"a convolution's weight or bias", read});
+    }
+  }
   for (const NamedConvolution& named : convolutions_of(layer)) {
     check_convolution(named, context.states->slots, plan.HV * kHead, others);
   }
@@ -187,7 +191,7 @@ AroundParams around_of(const ForwardArgs& args, const CudaLayer& layer) {
   const ConstTensor inputs[kCount] = {args.q, args.k, args.v};
   const std::vector<NamedConvolution> convolutions = convolutions_of(layer);
   for (int i = 0; i < kCount; ++i) {
-    const CudaLayer::Convolution& c = convolutions[static_cast<std::size_t>(i)].convolution;
+    const CudaConvolution& c = convolutions[static_cast<std::size_t>(i)].convolution;
     const ConstTensor state = as_const(c.state);
     const std::int64_t W = c.weight.shape[1];
     p.copies[AroundParams::kInputCopies + i] =

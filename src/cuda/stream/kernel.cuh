@@ -8,6 +8,7 @@
 #include "cuda/sequences.cuh"
 #include "cuda/stream/layout.h"
 #include "cuda/stream/memory.cuh"
+#include "cuda/stream/open_rows.cuh"
 #include "cuda/stream/scores.cuh"
 #include "cuda/stream/seldom.cuh"
 #include "cuda/stream/span.cuh"
@@ -223,44 +224,7 @@ class Head {
   __device__ __forceinline__ void fetch_rows() const {
     const int length = position_.length, thread = static_cast<int>(threadIdx.x) - kHead;
     if (thread < 0) return;
-    const char* from = in_ + thread * 16;
-    const std::uint32_t row = base_ + thread / 16 * S::kRow + thread % 16 * 16;
-    constexpr int kPieces = Layout::kTf32Row / 16;
-    const auto values = [&]<int kFirst>(Constant<kFirst>) {  // pieces of 16 bytes
-      const int piece = kFirst + thread;
-      if (piece >= length * kPieces) return;
-      const std::uint32_t to =
-          base_ + piece * 16 + piece / kPieces * (S::kTf32Row - Layout::kTf32Row);
-      copy_async_at<S::kU, Layout::kU + kFirst * 16>(to, from);
-      copy_async_at<S::kZ, Layout::kZ + kFirst * 16>(to, from);
-    };
-    const auto keys = [&]<int kFirst>(Constant<kFirst>) {
-      if (kFirst + thread / 16 >= length) return;
-      copy_async_at<S::kGrowing + kFirst * S::kRow, Layout::kGrowing + kFirst * kHead * 2>(row,
-                                                                                           from);
-    };
-    keys(Constant<0>{}), keys(Constant<8>{}), keys(Constant<16>{}), keys(Constant<24>{});
-    if (thread < length * 4) {
-      copy_async(base_ + S::kInverse + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
-                 in_ + Layout::kInverse + thread * 16, 16);
-    }
-    if (thread < length) {
-      copy_async_word(base_ + S::kBeta + thread * 4, in_ + Layout::kBeta + thread * 4);
-    }
-    if constexpr (kWindows) {
-      if (thread < length * 2) {
-        copy_async_word(base_ + S::kRowFactors + thread * 4,
-                        in_ + Layout::kRowFactors + thread * 4);
-      }
-    }
-    values(Constant<0>{}), values(Constant<128>{}), values(Constant<256>{});
-    if (length > 16) {
-      values(Constant<384>{}), values(Constant<512>{});
-      if (thread < (length - 16) * 4) {
-        copy_async(base_ + S::kCross + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
-                   in_ + Layout::kCross + thread * 16, 16);
-      }
-    }
+    fetch_open_rows<S>(base_, in_, length);
     // A draft that completes the chunk finds all growing keys where it writes its own.
     if (!kWindows && is_draft() && length + span_.count >= kChunk) {
       for (int i = thread; i < length * 32; i += kStreamThreads - kHead) {

@@ -9,6 +9,7 @@
 
 #include "cuda/device/global.cuh"
 #include "cuda/stream/around.cuh"
+#include "cuda/stream/open_rows.cuh"
 #include "cuda/stream/scores.cuh"
 #include "cuda/stream/seldom.cuh"
 #include "cuda/stream/single.cuh"
@@ -133,7 +134,7 @@ class Step {
     }
     if (!is_channel()) {
       length = __shfl_sync(~0u, length, 0);
-      fetch_rows(length);
+      fetch_open_rows<S>(base_, head_, length);
     }
     commit_copies();
     if constexpr (kAround) convolve_all(x, v);
@@ -188,43 +189,6 @@ class Step {
     const char* bias = p_.dt_bias;
     if (bias) bias += std::uint64_t{p_.bias_head} * static_cast<std::uint32_t>(place_.head);
     x.bias = fetch_number<Element::f32>(bias, p_.dt_bias_element, channel());
-  }
-
-  // Rows of the open chunk, by the half of the block that has no channels.
-  __device__ __forceinline__ void fetch_rows(int length) const {
-    const int thread = static_cast<int>(threadIdx.x) - kHead;
-    const char* from = head_ + thread * 16;
-    const std::uint32_t row = base_ + thread / 16 * S::kRow + thread % 16 * 16;
-    const auto keys = [&]<int kFirst>(Constant<kFirst>) {
-      if (kFirst + thread / 16 >= length) return;
-      copy_async_at<S::kGrowing + kFirst * S::kRow, Layout::kGrowing + kFirst * kHead * 2>(row,
-                                                                                           from);
-    };
-    keys(Constant<0>{}), keys(Constant<8>{}), keys(Constant<16>{}), keys(Constant<24>{});
-    if (thread < length * 4) {
-      copy_async(base_ + S::kInverse + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
-                 head_ + Layout::kInverse + thread * 16, 16);
-    }
-    if (thread < length) {
-      copy_async_word(base_ + S::kBeta + thread * 4, head_ + Layout::kBeta + thread * 4);
-    }
-    constexpr int kPieces = Layout::kTf32Row / 16;
-    const auto values = [&]<int kFirst>(Constant<kFirst>) {  // pieces of 16 bytes
-      const int piece = kFirst + thread;
-      if (piece >= length * kPieces) return;
-      const std::uint32_t to =
-          base_ + piece * 16 + piece / kPieces * (S::kTf32Row - Layout::kTf32Row);
-      copy_async_at<S::kU, Layout::kU + kFirst * 16>(to, from);
-      copy_async_at<S::kZ, Layout::kZ + kFirst * 16>(to, from);
-    };
-    values(Constant<0>{}), values(Constant<128>{}), values(Constant<256>{});
-    if (length > 16) {
-      values(Constant<384>{}), values(Constant<512>{});
-      if (thread < (length - 16) * 4) {
-        copy_async(base_ + S::kCross + (thread / 4 * S::kInverseRow + thread % 4 * 4) * 4,
-                   head_ + Layout::kCross + thread * 16, 16);
-      }
-    }
   }
 
   // A thread convolves a channel of k, or one of q and one of v.
