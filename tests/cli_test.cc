@@ -33,8 +33,21 @@ TEST(Info, SaysWhatTheLibraryCanRun) {
   EXPECT_EQ(info["instruction_sets"].get<std::vector<std::string>>(), isas);
   EXPECT_GE(info["cores"], 1);
   EXPECT_FALSE(info["cpu"].get<std::string>().empty());
+  const auto backends = info["backends"].get<std::vector<std::string>>();
+#ifdef KDA_WITH_CUDA
+  EXPECT_EQ(backends, (std::vector<std::string>{"cpu", "cuda"}));
+#else
+  EXPECT_EQ(backends, std::vector<std::string>{"cpu"});
+#endif
   const Finished text = kda_program({"info"});
   EXPECT_EQ(text.code, 0);
+  if (info["gpus"].empty()) {
+    EXPECT_NE(text.out.find("none: "), std::string::npos) << text.out;
+  }
+  for (const json& gpu : info["gpus"]) {
+    EXPECT_NE(text.out.find(gpu["name"].get<std::string>()), std::string::npos) << text.out;
+    EXPECT_NE(text.out.find(gpu["compute_capability"].get<std::string>()), std::string::npos);
+  }
   EXPECT_NE(text.out.find(info["cpu"].get<std::string>()), std::string::npos) << text.out;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "gpus.h"
 #include "kda/kda.hpp"
 
 namespace kda::cli {
@@ -65,11 +66,19 @@ int info(bool as_json) {
   std::vector<std::string> isas, backends;
   for (const Isa isa : cpu_isas()) isas.emplace_back(name(isa));
   if (!isas.empty()) backends.emplace_back("cpu");
+  const Gpus cuda = gpus();
+  if (cuda.built) backends.emplace_back("cuda");
   if (as_json) {
+    nlohmann::json devices = nlohmann::json::array();
+    for (const Gpu& gpu : cuda.all) {
+      devices.push_back({{"name", gpu.name},
+                         {"compute_capability", gpu.compute_capability},
+                         {"kernels", gpu.kernels}});
+    }
     const nlohmann::json object = {{"version", version()},     {"backends", backends},
                                    {"instruction_sets", isas}, {"cpu", cpu.model},
                                    {"cores", cores},           {"features", cpu.features},
-                                   {"compiler", __VERSION__}};
+                                   {"gpus", devices},          {"compiler", __VERSION__}};
     fmt::print("{}\n", object.dump(1));
     return 0;
   }
@@ -81,6 +90,13 @@ int info(bool as_json) {
   row("instruction sets", fmt::format("{} (the first is used)", fmt::join(isas, " ")));
   row("cpu", fmt::format("{}, {} cores", cpu.model, cores));
   row("features", fmt::format("{}", fmt::join(cpu.features, " ")));
+  for (const Gpu& gpu : cuda.all) {
+    row("gpu",
+        fmt::format("{}, compute capability {}, kernels {}", gpu.name, gpu.compute_capability,
+                    gpu.kernels.empty() ? "none (8.0 and above)"
+                                        : fmt::format("{}", fmt::join(gpu.kernels, " "))));
+  }
+  if (cuda.all.empty()) row("gpu", "none: " + cuda.why_none);
   row("compiler", __VERSION__);
   return 0;
 }
