@@ -22,7 +22,10 @@ int attribute(int device, cudaDeviceAttr which) {
 }
 
 void check_device(int device) {
-  int count = 0;
+  int count = 0, driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    throw Error("device", "no NVIDIA driver", "a working CUDA device");
+  }
   check_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (device < 0 || device >= count) {
     throw Error("device", std::to_string(device), "0 to " + std::to_string(count - 1));
