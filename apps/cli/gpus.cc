@@ -11,7 +11,8 @@ namespace kda::cli {
 #ifdef KDA_WITH_CUDA
 
 Gpus gpus() {
-  Gpus found{.built = true};
+  Gpus found;
+  found.built = true;
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     int driver = 0;
@@ -22,7 +23,9 @@ Gpus gpus() {
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
-    Gpu gpu{properties.name, fmt::format("{}.{}", properties.major, properties.minor)};
+    Gpu gpu;
+    gpu.name = properties.name;
+    gpu.compute_capability = fmt::format("{}.{}", properties.major, properties.minor);
     if (properties.major == 9 && properties.minor == 0) gpu.kernels.emplace_back("sm90");
     if (properties.major >= 8) gpu.kernels.emplace_back("portable");
     found.all.push_back(gpu);
@@ -32,7 +35,11 @@ Gpus gpus() {
 
 #else
 
-Gpus gpus() { return {.why_none = "built without the CUDA backend"}; }
+Gpus gpus() {
+  Gpus none;
+  none.why_none = "built without the CUDA backend";
+  return none;
+}
 
 #endif
 
