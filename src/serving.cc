@@ -8,7 +8,6 @@
 #include "plan_parts.h"
 
 namespace kda {
-namespace {}  // namespace
 
 void check_form(const Plan& plan, const Plan& made) {
   const auto refuse = [](const char* argument, const std::string& was,
