@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -246,7 +247,7 @@ def command(name: str, who: str, *more: str) -> list[str]:
 
 def worst(row: dict[str, Any]) -> str:
     errors = row.get("errors") or {"?": float("nan")}
-    name = max(errors, key=lambda n: errors[n])
+    name = max(errors, key=lambda n: math.inf if math.isnan(errors[n]) else errors[n])
     return f"{errors[name]:.1e} {name}"
 
 
@@ -330,6 +331,11 @@ def main(arguments: list[str]) -> int:
         for name, case in CASES.items():
             print(f"{name:16} {case[-1]}{'  (default)' if name in DEFAULT else ''}")
         return 0
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        print(f"{Path(__file__).name}: {error}; it needs PyTorch and a GPU", file=sys.stderr)
+        return 1
     rows = measure(given)
     print(table(rows, given.peers))
     return 0

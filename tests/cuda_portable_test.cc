@@ -33,8 +33,8 @@ TEST_P(CudaPortableBits, AreThoseOfTheKernelForHopper) {
 INSTANTIATE_TEST_SUITE_P(Cases, CudaPortableBits, testing::ValuesIn(cuda_cases()),
                          [](const auto& info) { return info.param.name; });
 
-// More heads than there are multiprocessors: consumers that carry several, and where sequences differ
-// in length, heads that two of them share.
+// More heads than there are multiprocessors: consumers that carry several, and where sequences
+// differ in length, heads that two of them share.
 TEST(CudaManyHeads, SameBits) {
   KDA_NEEDS_HOPPER();
   const Case equal = in_mixed({.name = "equal", .seed = 61, .B = 2, .T = 150, .H = 75, .HV = 75});

@@ -30,8 +30,10 @@ std::vector<CudaCase> chosen_cases(const CudaScope& scope) {
   }
   for (const std::string& piece : scope.cases) {
     if (std::ranges::none_of(all, [&](const CudaCase& c) { return has(c.name, piece); })) {
-      throw Error("--case", piece,
-                  "a part of a case's name, such as T8192_H64, streaming or \"gated norm\"");
+      throw Error(
+          "--case", piece,
+          "a part of the name of a case, of those that --only names if it is given: T8192_H64, "
+          "streaming, \"gated norm\"");
     }
   }
   if (!scope.cases.empty()) {

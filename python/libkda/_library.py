@@ -11,7 +11,10 @@ import ctypes
 import os
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError("libkda needs PyTorch: pip install 'torch>=2.10'") from error
 
 __version__ = "0.1.0"
 

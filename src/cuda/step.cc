@@ -157,7 +157,9 @@ void check_layer(const ForwardArgs& args, const CudaContext& context, const Plan
                                  {static_cast<std::int64_t>(context.states->bytes)})});
   for (const NamedConvolution& named : convolutions_of(layer)) {
     for (const ConstTensor& read : {named.convolution.weight, named.convolution.bias}) {
-      if (read) others.push_back({"a convolution's weight or bias", read});
+      if (!read) continue;
+      others.push_back({"a convolution's weight or bias", read});
+      check_apart({"o", as_const(args.o)}, others.back());
     }
   }
   for (const NamedConvolution& named : convolutions_of(layer)) {

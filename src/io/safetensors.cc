@@ -206,8 +206,9 @@ Safetensors Safetensors::parse(std::span<const std::byte> bytes, std::string fil
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes = bytes.subspan(sizeof length);
   if (length > kMaxHeader) {
-    throw Error(file, "a header of " + std::to_string(length) + " bytes",
-                "a safetensors file: its header has at most " + std::to_string(kMaxHeader));
+    throw Error(
+        file, "no safetensors file: it would have a header of " + std::to_string(length) + " bytes",
+        "one of at most " + std::to_string(kMaxHeader));
   }
   if (length > bytes.size()) {
     throw Error(file,

@@ -30,9 +30,7 @@ struct GateForm {
   }
 
   // The factor of a bounded gate alone.
-  __device__ __forceinline__ void set_bounded(float a) {
-    factor = -exp2_fast(a * kLog2e) * kLog2e;
-  }
+  __device__ __forceinline__ void set_bounded(float a) { factor = -exp2_fast(a * kLog2e) * kLog2e; }
 
   __device__ __forceinline__ float offset(const ForwardParams& p, int h, int channel) const {
     if (!p.dt_bias) return 0.f;
