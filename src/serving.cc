@@ -9,10 +9,10 @@
 
 namespace kda {
 
-void check_form(const Plan& plan, const Plan& made) {
-  const auto refuse = [](const char* argument, const std::string& was,
-                         const std::string& made_with) {
-    throw Error(argument, was, made_with + ", which serving.states were made with");
+void check_form(const Plan& plan, const Plan& made, const char* states) {
+  const auto refuse = [states](const char* argument, const std::string& was,
+                               const std::string& made_with) {
+    throw Error(argument, was, made_with + ", which " + states + " were made with");
   };
   const auto number = [&](const char* argument, auto was, auto wanted) {
     if (was != wanted) refuse(argument, std::to_string(was), std::to_string(wanted));
@@ -168,7 +168,7 @@ void check_state_output(const char* name, const State& state, const Plan& plan,
 
 void check_serving(const ForwardArgs& args, const Plan& plan) {
   const Serving& serving = args.serving;
-  if (serving.states) check_form(plan, serving.states->plan());
+  if (serving.states) check_form(plan, serving.states->plan(), "serving.states");
   const std::int64_t slots = slot_count(args, plan);
   if (serving.states || serving.slots) check_slots(serving.slots, plan.N, slots);
   if (args.initial_state && args.final_state && serving.slots &&

@@ -22,7 +22,8 @@ bool starts_from_zero(const ConstTensor& has_initial_state, std::int64_t n);
 void check_state_output(const char* name, const State& state, const Plan& plan, std::int64_t count);
 
 // A call must have the form that its streaming states were made with: their bits hang on it.
-void check_form(const Plan& plan, const Plan& made);
+// `states` names the argument that holds them.
+void check_form(const Plan& plan, const Plan& made, const char* states);
 
 // The sequences and offsets of checkpoints; with streaming states also their slots, below `slots`.
 void check_checkpoint_list(const ForwardArgs& args, const Plan& plan, bool streaming,

@@ -407,6 +407,8 @@ TEST(CudaStreamingErrors, AreNamed) {
     EXPECT_NE(reason(spoil).find(part), std::string::npos) << part << ": " << reason(spoil);
   };
   expect("lower_bound: -4", [](ForwardArgs& a, auto&) { a.options.lower_bound = -4; });
+  expect("which context.states were made with",
+         [](ForwardArgs& a, auto&) { a.options.lower_bound = -4; });
   expect("bf16_state", [](ForwardArgs& a, auto&) { a.options.bf16_state = true; });
   expect("v: HV", [](ForwardArgs&, auto& s) { s.HV = 2, s.slots = 1; });
   expect("states.data", [](ForwardArgs&, auto& s) { s.data = nullptr; });

@@ -13,6 +13,7 @@
 #include "draw.h"
 #include "forms.h"
 #include "refusal.h"
+#include "serving.h"
 #include "serving_run.h"
 
 namespace kda::test {
@@ -358,6 +359,25 @@ TEST(PoolErrors, NameTheArgument) {
     }
     EXPECT_TRUE(b.untouched()) << wrong.argument;
     EXPECT_EQ(before, std::string(static_cast<const char*>(own.slot_data(0)), before.size()));
+  }
+}
+
+// serving.states on the CPU, context.states on a GPU.
+TEST(PoolErrors, AnotherFormNamesWhoHasTheStates) {
+  Options options = bounded(-5);
+  options.precision = Precision::fp32;
+  const Plan made = make_state_plan(options);
+  Plan other = made;
+  other.chunk = 16;
+  for (const char* states : {"serving.states", "context.states"}) {
+    check_form(made, made, states);
+    try {
+      check_form(other, made, states);
+      ADD_FAILURE() << "taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.argument(), "chunk");
+      EXPECT_EQ(error.accepted(), std::string("32, which ") + states + " were made with");
+    }
   }
 }
 

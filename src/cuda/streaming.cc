@@ -111,7 +111,7 @@ Streaming streaming_of(const ForwardArgs& args, const CudaContext& context) {
   s.draft = serving.draft;
   s.job = job_of(s.args, context, states.slots);
   const Plan& plan = s.job.plan;
-  check_form(plan, made);
+  check_form(plan, made, "context.states");
   want(plan.norm != Norm::none || has_windows(made), "norm", name(plan.norm),
        "rsqrt, normalize with streaming states of one window a chunk");
   s.most = most_tokens(args, context, plan);
