@@ -228,6 +228,21 @@ TEST(CudaRecurrentPool, AGraphReplaysWithOtherSlots) {
   cudaStreamDestroy(stream);
 }
 
+// Looked at before the device is, so seen without one too.
+TEST(CudaRecurrentErrors, StreamingStatesAndALayerAreRefused) {
+  const CudaStreamingStates states;
+  const CudaLayer layer;
+  for (const auto& [argument, context] :
+       {std::pair{"states", CudaContext{.states = &states}}, {"layer", {.layer = &layer}}}) {
+    try {
+      recurrent(ForwardArgs(), context);
+      ADD_FAILURE() << argument << " was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.argument(), argument);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kda::test
 

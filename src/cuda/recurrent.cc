@@ -26,6 +26,8 @@ Plan plan_for(const ForwardArgs& args, const CudaContext& context) {
 }  // namespace
 
 Ran recurrent(const ForwardArgs& args, const CudaContext& context) {
+  cuda::want(!context.states, "states", "given in recurrent", "plain states");
+  cuda::want(!context.layer, "layer", "given in recurrent", "absent in recurrent");
   cuda::check_device(context.device);
   const Plan plan = plan_for(args, context);
   const cuda::DeviceScope scope(context.device);
