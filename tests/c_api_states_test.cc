@@ -179,6 +179,10 @@ TEST(CApiStatesErrors, Creation) {
   };
   refused(nullptr, "args", {"null"});
   expect_c_error(kda_states_create(&good, nullptr, e), e, "states", {"null"});
+  kda_error unset{};
+  states = reinterpret_cast<kda_states*>(&good);
+  EXPECT_EQ(kda_states_create(&good, &states, &unset), KDA_ERROR_REFUSED);
+  EXPECT_EQ(states, nullptr);
   spoilt(&kda_states_args::size, 1, "args.size", {"1"});
   spoilt(&kda_states_args::reserved, 1, "args.reserved", {});
   spoilt(&kda_states_args::HV, 0, "HV", {"0"});

@@ -9,9 +9,9 @@
 using namespace kda::c_api;
 
 int kda_states_create(const kda_states_args* args, kda_states** states, kda_error* error) noexcept {
+  if (states) *states = nullptr;  // whatever the error
   return guarded(error, [&] {
     kda_states*& result = at("states", states);
-    result = nullptr;
     const auto given = read("args", args);
     want_zero("args.reserved", given.reserved == 0, "0");
     result = new kda_states{
