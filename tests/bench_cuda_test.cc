@@ -67,7 +67,24 @@ TEST(BenchCudaProgram, RefusesFlagsOfTheOtherDevice) {
 }
 #endif
 
+#ifdef KDA_PROGRAM
+// Where no call can run on a GPU, the error says what can, if anything, and who tells more.
+[[maybe_unused]] void expect_points_elsewhere() {
+  for (const char* command : {"bench", "audit"}) {
+    expect_error(kda_program({command, "--device", "cuda"}), 1,
+                 {"device: cuda", "--device cpu", "kda info"});
+  }
+  const Finished mma = kda_program({"bench", "mma"});
+  expect_error(mma, 1, {"device: cuda", "kda info"});
+  EXPECT_EQ(mma.err.find("--device cpu"), std::string::npos) << mma.err;
+}
+#endif
+
 #ifndef KDA_WITH_CUDA
+
+#ifdef KDA_PROGRAM
+TEST(BenchCudaProgram, WithoutItSaysSo) { expect_points_elsewhere(); }
+#endif
 
 TEST(BenchCuda, NeedsABuildWithIt) {
   try {
@@ -96,8 +113,7 @@ TEST(BenchCuda, ACaseThatIsNotThereIsRefused) {
 #ifdef KDA_PROGRAM
 TEST(BenchCudaProgram, WithoutAGpuItSaysSo) {
   if (has_gpu()) GTEST_SKIP() << "there is a GPU";
-  expect_error(kda_program({"bench", "--device", "cuda"}), 1, {"device", "cuda"});
-  expect_error(kda_program({"bench", "mma"}), 1, {"device", "cuda"});
+  expect_points_elsewhere();
 }
 #endif
 

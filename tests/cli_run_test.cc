@@ -27,7 +27,7 @@ void expect_written(const Case& c, const std::vector<std::string>& flags = {}) {
   args.insert(args.end(), flags.begin(), flags.end());
   const Finished run = kda_program(args);
   ASSERT_EQ(run.code, 0) << run.err;
-  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(complaints(run), "");
   Bundle b = make(c);
   const ForwardArgs call = b.args();
   forward(call);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/progress.h"
 #include "cli/signals.h"
 #include "cli_program.h"
 #include "io/safetensors.h"
@@ -66,6 +67,10 @@ TEST(Program, WrongCallsExitWith2) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> all = {
       {{}, "COMMAND: absent"},
       {{"fly"}, "fly: no such command"},
+      {{"fly", "--help"}, "fly: no such command"},
+      {{"--version", "fly"}, "fly: no such command"},
+      {{"--fly"}, "--fly: no such argument; accepted: what `kda --help`"},
+      {{"bench", "mma", "--fly"}, "--fly: no such argument; accepted: what `kda bench mma --help`"},
       {{"run"}, "IN: absent"},
       {{"run", kShipped}, "-o: absent"},
       {{"run", kShipped, "--check", "--op", "kimi"}, "--op: \"kimi\"; accepted: kda, gdn"},
@@ -90,6 +95,28 @@ TEST(Program, LibraryErrorsExitWith1) {
       kda_program({"run", kShipped, "--check", "--gate", "bounded", "--lower-bound", "-inf"}), 1,
       {"lower_bound: -inf"});
   expect_error(kda_program({"run", kShipped, "--check", "--isa", "neon"}), 1, {"isa: neon"});
+  // A file that is not there comes before flags that are not.
+  expect_error(kda_program({"run", "nowhere.safetensors"}), 1, {"nowhere.safetensors: "});
+}
+
+TEST(Progress, GoesToAPipeToo) {
+  testing::internal::CaptureStderr();
+  {
+    cli::Progress progress("resting");
+    progress.now("resting, 1 of 1");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(said.starts_with("kda: resting, 1 of 1, 1 s\n")) << said;
+}
+
+// What a long command has found is there before the command is done: this one takes minutes.
+TEST(Program, LinesAreWrittenAtOnce) {
+  Subprocess audit({KDA_PROGRAM, "audit", "--rounds", "100", "--tokens", "300"});
+  for (int i = 0; i < 300 && audit.out().empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_NE(audit.out(), "");
 }
 
 TEST(Program, FullStandardOutputIsAFailure) {

@@ -128,6 +128,12 @@ TEST(RangeCommand, JsonAndTableSayTheSame) {
   EXPECT_EQ(all["kept"][1]["kept"], 136);
 }
 
+TEST(RangeCommand, BothNamesOfTheBound) {
+  const std::string out = kda_program({"range", "--lower-bound", "-2.4"}).out;
+  EXPECT_NE(out.find("Every gate at -2.4"), std::string::npos) << out;
+  EXPECT_EQ(kda_program({"range", "--bound", "-2.4"}).out, out);
+}
+
 TEST(RangeCommand, OtherBoundsAndFormats) {
   const auto widest = [](const std::string& bound, const std::string& format) {
     const Finished run =
@@ -144,6 +150,8 @@ TEST(RangeCommand, OtherBoundsAndFormats) {
 TEST(RangeCommand, Refusals) {
   expect_error(kda_program({"range", "--lower-bound", "0"}), 2, {"--lower-bound", "\"0\""});
   expect_error(kda_program({"range", "--lower-bound", "nan"}), 2, {"--lower-bound"});
+  expect_error(kda_program({"range", "--bound", "5"}), 2, {"kda: --bound: \"5\""});
+  expect_error(kda_program({"range", "--bound", "-5", "--lower-bound", "-4"}), 2, {"--bound"});
   expect_error(kda_program({"range", "--format", "int8"}), 2, {"--format", "bf16, fp32, fp16"});
   expect_error(kda_program({"range", "--channels", "0"}), 2, {"--channels"});
 }

@@ -28,7 +28,7 @@ std::string write_report(const TemporaryFolder& folder) {
       kda_program({"report", "-o", path, "--key-window", "16", "--precision", "mixed", "--tokens",
                    "18", "--channels", "8", "--gate", "bounded"});
   EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(complaints(run), "");
   EXPECT_NE(run.out.find("wrote " + path), std::string::npos) << run.out;
   return path;
 }

@@ -139,7 +139,7 @@ void add_audit(CLI::App& app, int& code) {
   args->context.threads = 1;  // calls of a few microseconds
   command->callback([args, command, &code] {
     if (args->device == "cuda") refuse_with(*command, args->device, {"--threads", "--isa"});
-    args->one_bound = command->count("--lower-bound") > 0;
+    args->one_bound = has_bound(*command);
     code = args->accuracy ? accuracy(*args) : args->gradients ? gradients(*args) : audit(*args);
   });
 }

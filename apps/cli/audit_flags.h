@@ -60,14 +60,20 @@ void add_number(CLI::App& command, const std::string& flag, const std::string& h
 
 // A gate's lower bound, from where a gate of all bf16 fits to where none does.
 inline void add_bound(CLI::App& command, double& bound) {
-  const auto read = [&bound](const std::string& text) {
-    bound = read_number<double>("--lower-bound", text, -1000, -1e-6,
-                                "a number below 0, at least -1000");
+  // Two options and not one with two names: an error says which was typed.
+  const auto add = [&](const char* flag, const char* help) {
+    const auto read = [flag, &bound](const std::string& text) {
+      bound = read_number<double>(flag, text, -1000, -1e-6, "a number below 0, at least -1000");
+    };
+    return command.add_option_function<std::string>(flag, read, help)->type_name("N");
   };
-  command
-      .add_option_function<std::string>("--lower-bound,--bound", read,
-                                        "Strongest gate per token, natural log (default -5)")
-      ->type_name("N");
+  CLI::Option* bound_flag =
+      add("--lower-bound", "Strongest gate per token, natural log (default -5)");
+  add("--bound", "The same")->excludes(bound_flag);
+}
+
+inline bool has_bound(const CLI::App& command) {
+  return command.count("--lower-bound") + command.count("--bound") > 0;
 }
 
 }  // namespace kda::cli

@@ -102,7 +102,7 @@ nlohmann::json to_json(const MmaTimings& timings) {
 }
 
 MmaTimings measured() {
-  check_cuda_device();
+  check_cuda_device(/*has_cpu=*/false);
 #ifdef KDA_WITH_CUDA
   Progress progress("measuring");
   return time_mma([&](const std::string& what) { progress.now(what); });

@@ -24,15 +24,17 @@ void refuse_without(const CLI::App& command, const std::string& device,
   }
 }
 
-void check_cuda_device() {
+void check_cuda_device(bool has_cpu) {
+  const std::string others = std::string(has_cpu ? ", or --device cpu" : "") + " (see kda info)";
 #ifdef KDA_WITH_CUDA
   try {
     workspace_bytes(ForwardArgs(), CudaContext());  // looks at the device, then at the arguments
   } catch (const Error& e) {
-    if (e.argument() == "device") throw Error("device", "cuda, " + e.was(), e.accepted());
+    if (e.argument() == "device") throw Error("device", "cuda, " + e.was(), e.accepted() + others);
   }
 #else
-  throw Error("device", "cuda", "cpu; for cuda a build with KDA_WITH_CUDA=ON");
+  throw Error("device", "cuda, which this build does not have",
+              "a build with KDA_WITH_CUDA=ON" + others);
 #endif
 }
 

@@ -15,7 +15,8 @@ void refuse_with(const CLI::App& command, const std::string& device,
 void refuse_without(const CLI::App& command, const std::string& device,
                     std::initializer_list<const char*> flags);
 
-// Throws Error, saying why, where calls cannot run on the first GPU.
-void check_cuda_device();
+// Throws Error, saying why, where calls cannot run on the first GPU. has_cpu: the command has
+// --device cpu.
+void check_cuda_device(bool has_cpu = true);
 
 }  // namespace kda::cli

@@ -22,12 +22,15 @@ constexpr int kFailed = 1, kUsage = 2;
 
 int usage(const CLI::App& app, const CLI::ParseError& error) {
   std::string help = "kda";
-  for (const CLI::App* command : app.get_subcommands()) help += " " + command->get_name();
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    help += " " + at->get_name();
+  }
   std::string message = error.what();
   const auto extras = app.remaining(true);
   if (!extras.empty()) {
-    message =
-        extras.front() + ": no such " + (app.get_subcommands().empty() ? "command" : "argument");
+    const bool is_command = app.get_subcommands().empty() && !extras.front().starts_with('-');
+    message = extras.front() + ": no such " + (is_command ? "command" : "argument");
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     const auto end = message.find(" is required");
     message =
@@ -57,6 +60,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
+    // Help for a command that is none would hide the mistake.
+    if (app.get_subcommands().empty() && !app.remaining(true).empty()) return usage(app, help);
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
     return usage(app, error);
@@ -84,6 +89,7 @@ int guarded(int argc, char** argv) {
 }  // namespace kda::cli
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a pipe sees each line when it is there
   ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write error, not the end
   const int code = kda::cli::guarded(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -3,13 +3,28 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <system_error>
 
 namespace kda::cli {
+namespace {
+
+// Not fmt::print, which throws where stderr is full or closed.
+void say(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace
 
 Progress::Progress(std::string what) : what_(std::move(what)) {
-  if (::isatty(STDERR_FILENO) != 0) thread_ = std::thread([this] { show(); });
+  try {
+    thread_ = std::thread([this] { show(); });
+  } catch (const std::system_error&) {
+    // A machine that has no thread to spare: the work goes on unseen.
+  }
 }
 
 Progress::~Progress() {
@@ -30,12 +45,18 @@ void Progress::now(std::string what) {
 void Progress::show() {
   using std::chrono::seconds;
   std::unique_lock lock(mutex_);
-  int elapsed = 0;
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  int elapsed = 0, next = 1;
   while (!ended_.wait_for(lock, seconds(1), [this] { return end_; })) {
-    fmt::print(stderr, "\r\033[Kkda: {}, {} s (Ctrl-C stops it)", what_, ++elapsed);
-    std::fflush(stderr);
+    ++elapsed;
+    if (terminal) {
+      say(fmt::format("\r\033[Kkda: {}, {} s (Ctrl-C stops it)", what_, elapsed));
+    } else if (elapsed == next) {
+      say(fmt::format("kda: {}, {} s\n", what_, elapsed));
+      next += std::min(next, 60);
+    }
   }
-  if (elapsed > 0) fmt::print(stderr, "\r\033[K");
+  if (terminal && elapsed > 0) say("\r\033[K");
 }
 
 }  // namespace kda::cli

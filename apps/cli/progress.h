@@ -7,8 +7,9 @@
 
 namespace kda::cli {
 
-// While it lives, and where somebody looks at stderr: what is being done and for how long, from the
-// first second on. Leaves no trace.
+// While it lives, what is being done and for how long, on stderr from the first second on. A
+// terminal gets one line, which goes at the end; a file or a pipe gets a line after 1, 2, 4, ...
+// seconds, and later one a minute.
 class Progress {
  public:
   explicit Progress(std::string what);

@@ -160,8 +160,11 @@ void check_target(const RunArgs& run) {
 }
 
 int run(const RunArgs& run) {
-  if (!run.out.empty()) check_target(run);
   const io::Safetensors file = io::Safetensors::open(run.in);
+  if (run.out.empty() && !run.check) {
+    throw CLI::ValidationError("-o", "absent; accepted: -o OUT.safetensors, or --check");
+  }
+  if (!run.out.empty()) check_target(run);
   const Case c = load_case(file, choose_case(file, run.name), run.overrides);
   const DType state = is_exact64(c.args) ? DType::f64 : DType::f32;
   const Answer answer = compute(c, run.context, c.args.v.dtype, state);
@@ -187,12 +190,7 @@ void add_run(CLI::App& app, int& code) {
                     "them; exit code 1 above the limit");
   add_context_flags(*command, args->context);
   add_option_flags(*command, args->overrides);
-  command->callback([args, &code] {
-    if (args->out.empty() && !args->check) {
-      throw CLI::ValidationError("-o", "absent; accepted: -o OUT.safetensors, or --check");
-    }
-    code = run(*args);
-  });
+  command->callback([args, &code] { code = run(*args); });
 }
 
 }  // namespace kda::cli
