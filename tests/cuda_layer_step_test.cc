@@ -183,6 +183,18 @@ class Layer {
     if (c.packed) Memory::put(ends, host_ends_.data());
   }
 
+  // No sequence has a token; those begin anew that are not `old`. null: tensors have no address.
+  void empty(const std::vector<std::uint8_t>& old, bool null) {
+    for (Tensor* t : {&q, &k, &v, &g, &beta, &gate, &conv_q, &conv_k, &conv_v, &o, &y, &args.o}) {
+      t->shape[1] = 0;
+      if (null) t->data = nullptr;
+    }
+    args.q = q, args.k = k, args.v = v, args.g = g, args.beta = beta, layer.gate = gate;
+    host_ends_.assign(host_ends_.size(), 0);
+    Memory::put(ends, host_ends_.data());
+    Memory::put(has, old.data());
+  }
+
   ForwardArgs of(const CudaStreamingStates& s, CudaContext& with) const {
     with = context;
     with.states = &s;
@@ -340,6 +352,25 @@ TEST(CudaLayerStepRange, HugeAndStale) {
   pair.run_separate();
   for (double x : Layer::host(pair.args.o)) ASSERT_EQ(x, x) << "a stale slot was read";
   pair.expect_same("stale");
+}
+
+// Sequences without a token that begin anew, and no other sequence in the call.
+TEST(CudaLayerStepRange, NoTokenAtAll) {
+  KDA_NEEDS_GPU();
+  for (const bool null : {false, true}) {
+    Layer pair({.name = "none", .rows = 6, .packed = true});
+    for (std::uint64_t t = 4; t < 8; ++t) {
+      pair.draw(t);
+      pair.run_fused();
+      pair.run_separate();
+    }
+    const auto before = bytes_of(pair.layer.k.state);
+    pair.empty({0, 1, 0, 0, 1, 0}, null);
+    pair.run_fused();
+    pair.run_separate();
+    pair.expect_same(null ? "no tokens at null" : "no tokens");
+    EXPECT_NE(bytes_of(pair.layer.k.state), before) << "no state was cleared";
+  }
 }
 
 TEST(CudaLayerStepErrors, AreNamed) {

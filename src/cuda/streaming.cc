@@ -218,7 +218,9 @@ int launch(const Streaming& s, const CudaContext& context) {
   error = checkpoint(p);
   if (error != 0) return error;
   const bool single = s.whole && s.most <= 1;
-  if (single && !p.windows && s.job.plan.T > 0 && fits_step(s.args, states)) {
+  // Packed sequences may all be empty, and begin anew all the same.
+  const bool step = single && (s.args.cu_seqlens || s.job.plan.T == 1);
+  if (step && !p.windows && fits_step(s.args, states)) {
     return launch_step(step_params(s.args, context, s.job.plan, p), context.layer, context.stream);
   }
   return launch_append(p, single, context.stream);
