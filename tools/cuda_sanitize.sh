@@ -22,6 +22,10 @@ selection=(
   'Forms/CudaPool.Checkpoints*/bounded'            # sm90, slots and checkpoints
   'Cases/CudaPortableBits.*/tail_bounded_3'        # portable
   'Forms/CudaStreaming.OnePieceIsOneCall/bounded'  # streaming steps, then the forward kernel
+  'Forms/CudaStreaming.TokenByToken/bounded'       # the kernel for one token
+  'All/CudaLayerStep.HasTheBitsOfSeparateCalls/bf16'  # and with what stands around it in a layer
+  'All/CudaLayerStep.HasTheBitsOfSeparateCalls/many_fp32'
+  'CudaLayerStepRange.*'
   'Forms/CudaStreamingGates.Only*/softplus_spikes'  # windows that open inside chunks, alone
   'Forms/CudaCheckpoints.OfPackedSequences/window_of_8'
   'Layouts/CudaRecurrentState.StepsInPlace/*_f32'

@@ -18,16 +18,6 @@ namespace kda::cuda::stream {
 
 using Single = Shared<1>;
 
-// Barrier kId of so many threads of the block, some of which wait and some only arrive.
-template <int kId>
-__device__ __forceinline__ void sync_named(int threads) {
-  asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "r"(threads) : "memory");
-}
-template <int kId>
-__device__ __forceinline__ void arrive_named(int threads) {
-  asm volatile("bar.arrive %0, %1;\n" ::"n"(kId), "r"(threads) : "memory");
-}
-
 // The token's rows against tokens 8 tile ... of the chunk, as multiply_keys has them; operands are
 // asked for a step ahead.
 __device__ __forceinline__ void multiply_keys_once(std::uint32_t base, int tile, int token,

@@ -246,22 +246,20 @@ class Step {
     reinterpret_cast<float*>(head_ + Layout::kBeta)[length] = beta;
   }
 
-  // The products. Scores go to the warp that solves, which alone waits for them.
+  // The products. Who solves needs all scores, and has no other work to wait with: its product with
+  // S comes before the barrier, the others' behind it.
   __device__ __forceinline__ void multiply(const Operand& a, std::uint32_t v, int length) const {
-    const int q = lane_ & 3, tiles = length / 8 + 1;  // of scores, each a warp's
-    if (warp_ < tiles) {
-      multiply_keys_once(base_, warp_, length, lane_);
-      arrive_named<1>((tiles + 1) * 32);
-    }
+    const int q = lane_ & 3;
+    const bool solves = warp_ == kStreamThreads / 32 - 1;
+    if (warp_ <= length / 8) multiply_keys_once(base_, warp_, length, lane_);
     // Of the key's columns U, of the query's O.
     float c[4] = {q == 0 ? low_bf16(v) : 0.f, 0.f, q == 0 ? high_bf16(v) : 0.f, 0.f};
-    multiply_state_once(c, a, base_, lane_);
+    if (solves) multiply_state_once(c, a, base_, lane_);
+    __syncthreads();
+    if (!solves) multiply_state_once(c, a, base_, lane_);
     const Tf32Pair last_u(__shfl_sync(~0u, c[0], lane_ & ~3), __shfl_sync(~0u, c[2], lane_ & ~3));
     if (q == 0) last_u.store(head_ + Layout::kU + length * Layout::kTf32Row, value());
-    if (warp_ == kStreamThreads / 32 - 1) {
-      sync_named<1>((tiles + 1) * 32);
-      solve_once(base_, length, head_, lane_);
-    }
+    if (solves) solve_once(base_, length, head_, lane_);
     TokenRows u(base_ + S::kU, length, value(), q);
     u.complete(last_u);
     __syncthreads();
