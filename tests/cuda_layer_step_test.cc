@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "c_api_call.h"
 #include "cuda_layer_run.h"
 #include "forms.h"
+#include "kda/cuda.h"
 
 namespace kda::test {
 namespace {
@@ -370,6 +372,47 @@ TEST(CudaLayerStepRange, NoTokenAtAll) {
     pair.run_separate();
     pair.expect_same(null ? "no tokens at null" : "no tokens");
     EXPECT_NE(bytes_of(pair.layer.k.state), before) << "no state was cleared";
+  }
+}
+
+// By the C ABI, every field but the defaults.
+TEST(CApiCudaLayerStep, HasTheBitsOfSeparateCalls) {
+  KDA_NEEDS_GPU();
+  Layer pair({.name = "c", .W = 3, .state = DType::f32, .bias = true, .packed = true});
+  pair.layer.eps = 0.01;
+  const auto convolution = [](const CudaConvolution& c) {
+    return kda_cuda_convolution{c_tensor(c.weight), c_tensor(c.bias), c_tensor(c.state)};
+  };
+  kda_cuda_layer layer;
+  KDA_INIT(layer);
+  layer.q = convolution(pair.layer.q);
+  layer.k = convolution(pair.layer.k);
+  layer.v = convolution(pair.layer.v);
+  layer.norm_weight = c_tensor(pair.layer.norm_weight);
+  layer.gate = c_tensor(pair.layer.gate);
+  layer.eps = pair.layer.eps;
+  layer.activation = KDA_ACTIVATION_SILU;
+  CCall call(pair.args);
+  kda_cuda_states states;
+  KDA_INIT(states);
+  states.data = pair.fused.data;
+  states.bytes = pair.fused.bytes;
+  states.slots = pair.fused.slots;
+  states.HV = pair.fused.HV;
+  states.options = &call.options;
+  call.serving.slots = c_tensor(pair.args.serving.slots);
+  call.serving.has_initial_state = c_tensor(pair.args.serving.has_initial_state);
+  call.context.backend = KDA_CUDA;
+  call.context.cuda_states = &states;
+  call.context.cuda_layer = &layer;
+  call.context.host_cu_seqlens = pair.context.host_cu_seqlens;
+  call.context.status = pair.context.status;
+  for (std::uint64_t t = 0; t < 6; ++t) {
+    pair.draw(t);
+    CError error;
+    ASSERT_EQ(kda_forward(&call.args, &call.context, nullptr, error), KDA_OK) << error.text();
+    pair.run_separate();
+    pair.expect_same("step " + std::to_string(t));
   }
 }
 
