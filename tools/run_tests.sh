@@ -8,6 +8,11 @@
 # A test that crashes or hangs counts as failed, and so do those its shard could not run any more.
 set -uo pipefail
 
+usage() {
+  sed -n '2,7s/^# //p' "$0" >&2
+  exit 2
+}
+[ $# -gt 0 ] || usage
 build=$1
 shift
 every=1 filter='*'
@@ -15,7 +20,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --every) every=$2 ;;
     --filter) filter=$2 ;;
-    *) sed -n '2,7s/^# //p' "$0" >&2; exit 2 ;;
+    *) usage ;;
   esac
   shift 2
 done
