@@ -7,7 +7,8 @@ namespace kda {
 namespace {
 
 Error refusal() {
-  return {"context", "CudaContext", "CpuContext: this build of libkda has no CUDA backend"};
+  return {"context", "CudaContext",
+          "CpuContext: this build of libkda has no CUDA backend (KDA_WITH_CUDA=ON builds it in)"};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "kda/cuda.hpp"
 #include "kda/kda.hpp"
 #include "plan.h"
 #include "refusal.h"
@@ -525,6 +526,20 @@ TEST(ErrorOrder, FollowsForwardArgs) {
   args.options.op = Op{17};
   EXPECT_EQ(why_not(args).substr(0, 3), "op:");
 }
+
+#ifndef KDA_WITH_CUDA
+TEST(CudaErrors, ABuildWithoutItSaysHowToGetIt) {
+  Bundle b = make(small());
+  EXPECT_NE(why_not(b.args(), CudaContext()).find("KDA_WITH_CUDA=ON"), std::string::npos);
+  try {
+    forward(b.args(), CudaContext());
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), why_not(b.args(), CudaContext()));
+  }
+  EXPECT_TRUE(b.untouched());
+}
+#endif
 
 }  // namespace
 }  // namespace kda::test
