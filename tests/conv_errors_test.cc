@@ -267,6 +267,15 @@ std::vector<Refused<M>> commit() {
 }
 INSTANTIATE_TEST_SUITE_P(Commit, ConvCommitRefuses, testing::ValuesIn(commit()), kRefusedName);
 
+TEST(ConvCommit, CountsOfPaddingMayBeAnything) {
+  const ConvBundle b = small();
+  M args;
+  args.x = b.x, args.initial_state = b.initial_state, args.final_state = b.final_state;
+  args.slots = numbers<std::int32_t, -1, 1>();
+  args.counts = numbers<std::int32_t, 99, 1>();
+  EXPECT_EQ(why_not(args), "");
+}
+
 TEST(ConvContext, IsCheckedToo) {
   const ConvBundle b = small();
   const CpuContext negative{.threads = -1}, none{.isa = Isa{9}};

@@ -379,6 +379,14 @@ std::vector<Refusal> enumerators() {
        [](A& a) { a.options.precision = Precision::mixed; },
        "precision",
        {"mixed with q in f32", "bf16 or f16"}},
+      {"bf16_state",
+       kda,
+       [](A& a) {
+         a.options.bf16_state = true;
+         a.options.precision = Precision::exact64;
+       },
+       "bf16_state",
+       {"true with precision exact64", "fp32 or mixed"}},
       {"reference",
        kda,
        [](A& a) { a.options.reference = Reference{4}; },

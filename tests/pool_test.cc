@@ -274,6 +274,13 @@ TEST_P(Pool, SnapshotsGoThroughBytes) {
   EXPECT_THROW(others.load_slot(2, states.slot_data(0), states.slot_bytes()), Error);
 }
 
+// Its first tokens, on the same states.
+ForwardArgs piece_of_states(const ForwardArgs& args, std::int64_t tokens) {
+  ForwardArgs first = piece(args, 0, tokens);
+  first.serving = args.serving;
+  return first;
+}
+
 // Refusals of what only serving has.
 struct Wrong {
   const char* argument;
@@ -315,6 +322,26 @@ TEST(PoolErrors, NameTheArgument) {
          a.serving.slots = indices(slots);
        }},
       {"draft", "max_draft = 4", [](ForwardArgs& a) { a.serving.draft = true; }},
+      {"draft", "without states",
+       [](ForwardArgs& a) {
+         a.serving.states = nullptr;
+         a.serving.draft = true;
+       }},
+      {"has_initial_state", "a draft leaves the states alone",
+       [](ForwardArgs& a) {
+         a = piece_of_states(a, 4);
+         a.serving.draft = true;
+         a.serving.has_initial_state = contiguous(static_cast<const void*>(&flag), DType::u8, {1});
+       }},
+      {"checkpoints", "given with draft",
+       [](ForwardArgs& a) {
+         a = piece_of_states(a, 4);
+         a.serving.draft = true;
+         checkpoint = {0, 1, 1};
+         a.serving.checkpoints = &checkpoint;
+         a.serving.checkpoint_count = 1;
+       }},
+      {"checkpoints", "null", [](ForwardArgs& a) { a.serving.checkpoint_count = 1; }},
       {"has_initial_state", "f32",
        [](ForwardArgs& a) {
          a.serving.has_initial_state = contiguous(static_cast<const void*>(&flag), DType::f32, {1});
@@ -360,6 +387,58 @@ TEST(PoolErrors, NameTheArgument) {
     EXPECT_TRUE(b.untouched()) << wrong.argument;
     EXPECT_EQ(before, std::string(static_cast<const char*>(own.slot_data(0)), before.size()));
   }
+}
+
+TEST(PoolErrors, StatesOfOtherSizes) {
+  const Case c = serving_case(Precision::fp32, 20);
+  Bundle b = make(c);
+  const auto reason = [&](const Case& of) {
+    StreamingStates states = streaming(of, 1);
+    ForwardArgs args = b.args();
+    args.final_state = {};
+    args.serving.states = &states;
+    return why_not(args);
+  };
+  EXPECT_EQ(reason(c), "");
+  Case other = c;
+  other.HV = 4;
+  EXPECT_EQ(reason(other), "v: HV = 2; accepted: HV = 4, which serving.states were made with");
+  other = c;
+  other.K = 32;
+  EXPECT_EQ(reason(other), "q: K = 24; accepted: K = 32, which serving.states were made with");
+  other = c;
+  other.V = 16;
+  EXPECT_EQ(reason(other), "v: V = 17; accepted: V = 16, which serving.states were made with");
+}
+
+TEST(PoolErrors, MoreSequencesThanSlots) {
+  Case c = serving_case(Precision::fp32, 20);
+  c.B = 4;
+  Bundle b = make(c);
+  StreamingStates states = streaming(c, 3);
+  ForwardArgs args = b.args();
+  args.final_state = {};
+  args.serving.states = &states;
+  EXPECT_EQ(why_not(args),
+            "slots: absent with 4 sequences; accepted: at most 3 sequences, or the "
+            "slot of each");
+}
+
+TEST(PoolErrors, RecurrentTakesPlainStates) {
+  const Case c = serving_case(Precision::fp32, 20);
+  Bundle b = make(c);
+  StreamingStates states = streaming(c, 1);
+  ForwardArgs args = b.args();
+  args.final_state = {};
+  args.serving.states = &states;
+  try {
+    recurrent(args);
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.argument(), "states");
+    EXPECT_NE(error.accepted().find("plain states"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(b.untouched());
 }
 
 // serving.states on the CPU, context.states on a GPU.
