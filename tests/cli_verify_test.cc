@@ -165,6 +165,19 @@ TEST(Verify, UnreadableFilesFail) {
   EXPECT_EQ(all[16]["pass"], true);
 }
 
+TEST(Verify, OnlyWhatTheFileHasIsCompared) {
+  const TemporaryFolder folder;
+  Bundle b = make(basic());
+  forward(b.args());
+  CaseFile file;
+  file.add_inputs("", b);
+  file.add("true.o", as_const(b.args().o));
+  file.write(folder.file("in"), {{"kda", options_json(basic()).dump()}});
+  const Finished run = kda_program({"verify", folder.file("in"), "--precision", "fp32"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(run.out.ends_with("\n1 of 1 within the limits\n")) << run.out;
+}
+
 TEST(Verify, NothingToCompareIsAFailure) {
   const TemporaryFolder folder;
   const Bundle b = make(basic());
@@ -175,6 +188,10 @@ TEST(Verify, NothingToCompareIsAFailure) {
   CaseFile no_cases;
   no_cases.write(folder.file("in"), {{"cases", "{}"}});
   EXPECT_EQ(kda_program({"verify", folder.file("in")}).code, 1);
+  CaseFile slashed;
+  slashed.write(folder.file("in"), {{"cases", R"({"a/b": {}})"}});
+  EXPECT_NE(kda_program({"verify", folder.file("in")}).err.find("a case named \"a/b\""),
+            std::string::npos);
   CaseFile reshaped;
   reshaped.add_inputs("", b);
   reshaped.add("true.o", as_const(b.q));

@@ -460,6 +460,18 @@ TEST(PoolErrors, AnotherFormNamesWhoHasTheStates) {
   }
 }
 
+// Neither the slot below 0 nor what it counts is an error.
+TEST(PoolPadding, IsNotCommitted) {
+  const Case c = serving_case(Precision::fp32, 20);
+  Bundle b = make(c);
+  StreamingStates states = streaming(c, 2, 4);
+  append(states, b.args(), 0, 3, {}, /*draft=*/true);
+  const std::vector<std::int64_t> slots = {-1, 0}, counts = {99, 2};
+  commit(states, indices(slots), indices(counts));
+  EXPECT_EQ(states.tokens(0), 2);
+  EXPECT_EQ(states.tokens(1), 0);
+}
+
 TEST(PoolErrors, TwoSequencesInOneSlot) {
   Case c = serving_case(Precision::fp32, 20);
   c.B = 2;

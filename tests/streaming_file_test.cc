@@ -64,5 +64,17 @@ TEST(StreamingFile, OfAnotherFormIsRefused) {
   EXPECT_EQ(wrong.tokens(0), 0);
 }
 
+TEST(StreamingFile, OtherFilesAreRefused) {
+  const std::string path = std::string(KDA_TEST_DATA_DIR) + "/kda_64x32_fp32.safetensors";
+  StreamingStates states = streaming(file_case(), 1);
+  try {
+    io::load_streaming_state(states, 0, path);
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.argument(), path);
+    EXPECT_EQ(error.was(), "no streaming state");
+  }
+}
+
 }  // namespace
 }  // namespace kda::test
