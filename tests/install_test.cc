@@ -153,6 +153,24 @@ TEST_F(Installed, HeadersAreClean) {
   clean({KDA_C_COMPILER, "-std=c11", "-Wstrict-prototypes", "-Wconversion"}, c_text, "c");
   clean({KDA_CXX_COMPILER, "-std=c++11", "-Wold-style-cast", "-Wconversion"}, c_text, "cc");
   clean({KDA_CXX_COMPILER, "-std=c++20"}, all + c_text, "cc");
+  // Arguments by name, as the README has them: what is left out is its default, without a warning.
+  const char* named = R"(
+inline const kda::ForwardArgs forward{.q = {}};
+inline const kda::BackwardArgs backward{.q = {}};
+inline const kda::Serving serving{.draft = true};
+inline const kda::ConvArgs conv{.x = {}};
+inline const kda::ConvBackwardArgs conv_backward{.x = {}};
+inline const kda::ConvCommitArgs conv_commit{.x = {}};
+inline const kda::L2NormArgs l2_norm{.x = {}};
+inline const kda::L2NormBackwardArgs l2_norm_backward{.x = {}};
+inline const kda::GatedNormArgs gated_norm{.x = {}};
+inline const kda::GatedNormBackwardArgs gated_norm_backward{.x = {}};
+inline const kda::CpuContext cpu{.threads = 1};
+inline const kda::CudaContext cuda{.device = 1};
+inline const kda::CudaStreamingStates states{.slots = 1};
+inline const kda::CudaLayer layer{.q = {.weight = {}}};
+)";
+  clean({KDA_CXX_COMPILER, "-std=c++20"}, all + named, "cc");
 }
 
 // With the component `bundle` the program and libkda.so find what they need beside themselves.

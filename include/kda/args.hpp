@@ -83,37 +83,37 @@ struct Checkpoint {
 struct Serving {
   StreamingStates* states = nullptr;  // in place of initial_state and final_state: go on from where
                                       // each state stands, and leave it behind the last token
-  ConstTensor slots;                  // [N] i32, i64: the slot of each sequence, each used once;
+  ConstTensor slots = {};             // [N] i32, i64: the slot of each sequence, each used once;
                                       // below 0 padding: o is zero, nothing else is written.
                                       // Absent: sequence n has slot n (a plain pool has N then)
-  ConstTensor has_initial_state;      // [N] u8: 0 starts from zero, whatever the slot holds.
-                                      // Absent: all 1
-  bool draft = false;                 // streaming: o is written, the states stay where they are and
-                                      // remember these tokens for commit(), until others come
+  ConstTensor has_initial_state = {};  // [N] u8: 0 starts from zero, whatever the slot holds.
+                                       // Absent: all 1
+  bool draft = false;  // streaming: o is written, the states stay where they are and
+                       // remember these tokens for commit(), until others come
   const Checkpoint* checkpoints = nullptr;  // [checkpoint_count]
   std::size_t checkpoint_count = 0;
-  State checkpoint_states;  // plain: [checkpoint_count, HV, K, V] or [.., V, K], row i for
-                            // checkpoint i; streaming: absent. Padding has no checkpoints:
-                            // theirs stay as they were
+  State checkpoint_states = {};  // plain: [checkpoint_count, HV, K, V] or [.., V, K], row i for
+                                 // checkpoint i; streaming: absent. Padding has no checkpoints:
+                                 // theirs stay as they were
 };
 
 // Sizes: B batch, T tokens, N sequences, H key heads, HV value heads (a multiple of H), K key
 // channels, V value channels. Without cu_seqlens N = B. Floating tensors are f64, f32, bf16, f16.
 struct ForwardArgs {
-  ConstTensor q;             // [B, T, H, K]
-  ConstTensor k;             // [B, T, H, K]
-  ConstTensor v;             // [B, T, HV, V]
-  ConstTensor g;             // kda [B, T, HV, K]; gdn [B, T, HV]; delta, linear: absent
-  ConstTensor beta;          // [B, T, HV]; linear: absent
-  ConstTensor A_log;         // [HV], raw gates only; absent: 0
-  ConstTensor dt_bias;       // kda [HV, K]; gdn [HV], raw gates only; absent: 0
-  ConstState initial_state;  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
-  ConstTensor cu_seqlens;    // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
-  Tensor o;                  // [B, T, HV, V]
-  State final_state;         // [N, HV, K, V] or [N, HV, V, K]; absent: not written
-  Options options;
-  Serving serving;
-  Workspace workspace;
+  ConstTensor q = {};             // [B, T, H, K]
+  ConstTensor k = {};             // [B, T, H, K]
+  ConstTensor v = {};             // [B, T, HV, V]
+  ConstTensor g = {};             // kda [B, T, HV, K]; gdn [B, T, HV]; delta, linear: absent
+  ConstTensor beta = {};          // [B, T, HV]; linear: absent
+  ConstTensor A_log = {};         // [HV], raw gates only; absent: 0
+  ConstTensor dt_bias = {};       // kda [HV, K]; gdn [HV], raw gates only; absent: 0
+  ConstState initial_state = {};  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
+  ConstTensor cu_seqlens = {};    // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
+  Tensor o = {};                  // [B, T, HV, V]
+  State final_state = {};         // [N, HV, K, V] or [N, HV, V, K]; absent: not written
+  Options options = {};
+  Serving serving = {};
+  Workspace workspace = {};
 };
 
 }  // namespace kda

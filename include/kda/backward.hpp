@@ -17,32 +17,32 @@ namespace kda {
 // gradient there. Sizes as in ForwardArgs, and M checkpoints. Floating tensors are f64, f32, bf16,
 // f16; states f64, f32, and bf16 with bf16_state.
 struct BackwardArgs {
-  ConstTensor q;             // [B, T, H, K]
-  ConstTensor k;             // [B, T, H, K]
-  ConstTensor v;             // [B, T, HV, V]
-  ConstTensor g;             // kda [B, T, HV, K]; gdn [B, T, HV]; delta, linear: absent
-  ConstTensor beta;          // [B, T, HV]; linear: absent
-  ConstTensor A_log;         // [HV], raw gates only; absent: 0
-  ConstTensor dt_bias;       // kda [HV, K]; gdn [HV], raw gates only; absent: 0
-  ConstState initial_state;  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
-  ConstTensor cu_seqlens;    // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
+  ConstTensor q = {};             // [B, T, H, K]
+  ConstTensor k = {};             // [B, T, H, K]
+  ConstTensor v = {};             // [B, T, HV, V]
+  ConstTensor g = {};             // kda [B, T, HV, K]; gdn [B, T, HV]; delta, linear: absent
+  ConstTensor beta = {};          // [B, T, HV]; linear: absent
+  ConstTensor A_log = {};         // [HV], raw gates only; absent: 0
+  ConstTensor dt_bias = {};       // kda [HV, K]; gdn [HV], raw gates only; absent: 0
+  ConstState initial_state = {};  // [N, HV, K, V] or [N, HV, V, K]; absent: 0
+  ConstTensor cu_seqlens = {};    // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
 
-  ConstTensor d_o;                          // [B, T, HV, V]
-  ConstState d_final_state;                 // [N, HV, K, V] or [N, HV, V, K]; absent: 0
+  ConstTensor d_o = {};                     // [B, T, HV, V]
+  ConstState d_final_state = {};            // [N, HV, K, V] or [N, HV, V, K]; absent: 0
   const Checkpoint* checkpoints = nullptr;  // [M], slots unused; the same one twice adds up
   std::size_t checkpoint_count = 0;         // M
-  ConstState d_checkpoint_states;           // [M, HV, K, V] or [M, HV, V, K]: of plain states
+  ConstState d_checkpoint_states = {};      // [M, HV, K, V] or [M, HV, V, K]: of plain states
 
-  Tensor dq;              // [B, T, H, K]: the sum over the value heads that share it
-  Tensor dk;              // [B, T, H, K]: likewise
-  Tensor dv;              // [B, T, HV, V]
-  Tensor dg;              // kda [B, T, HV, K]; gdn [B, T, HV]
-  Tensor dbeta;           // [B, T, HV]
-  Tensor dA_log;          // [HV], raw gates only
-  Tensor ddt_bias;        // kda [HV, K]; gdn [HV], raw gates only
-  State d_initial_state;  // [N, HV, K, V] or [N, HV, V, K]
-  Options options;        // those of forward
-  Workspace workspace;
+  Tensor dq = {};              // [B, T, H, K]: the sum over the value heads that share it
+  Tensor dk = {};              // [B, T, H, K]: likewise
+  Tensor dv = {};              // [B, T, HV, V]
+  Tensor dg = {};              // kda [B, T, HV, K]; gdn [B, T, HV]
+  Tensor dbeta = {};           // [B, T, HV]
+  Tensor dA_log = {};          // [HV], raw gates only
+  Tensor ddt_bias = {};        // kda [HV, K]; gdn [HV], raw gates only
+  State d_initial_state = {};  // [N, HV, K, V] or [N, HV, V, K]
+  Options options = {};        // those of forward
+  Workspace workspace = {};
 };
 
 // Every gradient that is asked for. Shapes, dtypes and options: BackwardArgs. Forward's windows and

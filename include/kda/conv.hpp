@@ -27,34 +27,34 @@ enum class Activation : std::uint8_t {
 
 // y_t = activation(bias + sum_j weight_j x_{t - W + 1 + j}): (53), (54).
 struct ConvArgs {
-  ConstTensor x;              // [B, T, C]
-  ConstTensor weight;         // [C, W], W from 2 to 8; weight[c, W - 1] meets the token itself
-  ConstTensor bias;           // [C]; absent: 0
-  ConstTensor initial_state;  // [N, C, W - 1]; with slots [slots, C, W - 1]; absent: 0
-  ConstTensor cu_seqlens;     // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
-  Tensor y;                   // [B, T, C]; rows past cu_seqlens[N] are zero
-  Tensor final_state;  // as initial_state; absent: not written. May be initial_state itself, and
-                       // otherwise holds its dtype exactly too
+  ConstTensor x = {};              // [B, T, C]
+  ConstTensor weight = {};         // [C, W], W from 2 to 8; weight[c, W - 1] meets the token itself
+  ConstTensor bias = {};           // [C]; absent: 0
+  ConstTensor initial_state = {};  // [N, C, W - 1]; with slots [slots, C, W - 1]; absent: 0
+  ConstTensor cu_seqlens = {};     // [N + 1], i32 or i64: starts at 0, never decreases; needs B = 1
+  Tensor y = {};                   // [B, T, C]; rows past cu_seqlens[N] are zero
+  Tensor final_state = {};  // as initial_state; absent: not written. May be initial_state itself,
+                            // and otherwise holds its dtype exactly too
   Activation activation = Activation::silu;
-  ConstTensor slots;              // [N] i32, i64: the state of each sequence, each used once; below
-                                  // 0 padding: y is zero, nothing else is written. Absent: n has n
-  ConstTensor has_initial_state;  // [N] u8: 0 starts from zero, whatever the slot holds.
-                                  // Absent: all 1
+  ConstTensor slots = {};  // [N] i32, i64: the state of each sequence, each used once; below
+                           // 0 padding: y is zero, nothing else is written. Absent: n has n
+  ConstTensor has_initial_state = {};  // [N] u8: 0 starts from zero, whatever the slot holds.
+                                       // Absent: all 1
 };
 
 // What forward took, and the gradients of a loss; those asked for may each be absent. (56)-(60)
 struct ConvBackwardArgs {
-  ConstTensor x;              // [B, T, C]
-  ConstTensor weight;         // [C, W]
-  ConstTensor bias;           // [C]; absent: 0
-  ConstTensor initial_state;  // [N, C, W - 1]; absent: 0
-  ConstTensor cu_seqlens;     // [N + 1], i32 or i64
-  ConstTensor d_y;            // [B, T, C]
-  ConstTensor d_final_state;  // [N, C, W - 1]; absent: 0
-  Tensor dx;                  // [B, T, C]; rows past cu_seqlens[N] are zero
-  Tensor dweight;             // [C, W]
-  Tensor dbias;               // [C]: also where bias is absent
-  Tensor d_initial_state;     // [N, C, W - 1]: also where initial_state is absent
+  ConstTensor x = {};              // [B, T, C]
+  ConstTensor weight = {};         // [C, W]
+  ConstTensor bias = {};           // [C]; absent: 0
+  ConstTensor initial_state = {};  // [N, C, W - 1]; absent: 0
+  ConstTensor cu_seqlens = {};     // [N + 1], i32 or i64
+  ConstTensor d_y = {};            // [B, T, C]
+  ConstTensor d_final_state = {};  // [N, C, W - 1]; absent: 0
+  Tensor dx = {};                  // [B, T, C]; rows past cu_seqlens[N] are zero
+  Tensor dweight = {};             // [C, W]
+  Tensor dbias = {};               // [C]: also where bias is absent
+  Tensor d_initial_state = {};     // [N, C, W - 1]: also where initial_state is absent
   Activation activation = Activation::silu;
   Workspace workspace = {};  // on CUDA, for dweight and dbias; the CPU does not look at it
 };
@@ -63,13 +63,13 @@ struct ConvBackwardArgs {
 // call that verified drafts and wrote no final_state, this commits the accepted ones. It gives the
 // state at any token of a prompt too, for a prefix cache.
 struct ConvCommitArgs {
-  ConstTensor x;                  // [B, T, C]: what the convolution saw
-  ConstTensor counts;             // [N] i32, i64: 0 to the tokens of the sequence
-  ConstTensor initial_state;      // as in ConvArgs
-  ConstTensor cu_seqlens;         // [N + 1], i32 or i64
-  Tensor final_state;             // as in ConvArgs, but needed: its shape gives W
-  ConstTensor slots;              // [N], as in ConvArgs
-  ConstTensor has_initial_state;  // [N], as in ConvArgs
+  ConstTensor x = {};                  // [B, T, C]: what the convolution saw
+  ConstTensor counts = {};             // [N] i32, i64: 0 to the tokens of the sequence
+  ConstTensor initial_state = {};      // as in ConvArgs
+  ConstTensor cu_seqlens = {};         // [N + 1], i32 or i64
+  Tensor final_state = {};             // as in ConvArgs, but needed: its shape gives W
+  ConstTensor slots = {};              // [N], as in ConvArgs
+  ConstTensor has_initial_state = {};  // [N], as in ConvArgs
 };
 
 // All throw Error before anything is written. Of Ran they fill backend, isa, precision and threads.

@@ -24,9 +24,9 @@ struct CudaStreamingStates {
   void* data = nullptr;  // [slots] of slot_bytes(), 256-byte aligned
   std::size_t bytes = 0;
   std::int64_t slots = 0;
-  std::int64_t HV = 0;  // value heads; K = V = 128
-  int max_draft = 0;    // the most tokens that a draft may hold
-  Options options;      // what decides the bits; precision mixed
+  std::int64_t HV = 0;   // value heads; K = V = 128
+  int max_draft = 0;     // the most tokens that a draft may hold
+  Options options = {};  // what decides the bits; precision mixed
 };
 
 // Throws Error for states that the backend does not have. It has ops kda, gdn and delta, chunk 32,
@@ -35,10 +35,10 @@ std::size_t slot_bytes(const CudaStreamingStates& states);
 
 // One convolution of a layer's step. C: the channels of all heads.
 struct CudaConvolution {
-  ConstTensor weight;  // [C, W], W from 2 to 4
-  ConstTensor bias;    // [C]; absent: 0
-  Tensor state;        // [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
-                       // states have, and a sequence has the same in both
+  ConstTensor weight = {};  // [C, W], W from 2 to 4
+  ConstTensor bias = {};    // [C]; absent: 0
+  Tensor state = {};  // [slots, C, W - 1], f32 or bf16, moved on in place: as many slots as the
+                      // states have, and a sequence has the same in both
 };
 
 // What a layer has around the recurrence, for one token a sequence on streaming states. With
@@ -48,13 +48,13 @@ struct CudaConvolution {
 // share the states of its convolutions. Weights, biases and states are dense, at multiples of 16
 // bytes; a slot of a state may be further from the next.
 struct CudaLayer {
-  CudaConvolution q;
-  CudaConvolution k;
-  CudaConvolution v;
+  CudaConvolution q = {};
+  CudaConvolution k = {};
+  CudaConvolution v = {};
   Activation activation = Activation::silu;
-  ConstTensor norm_weight;  // [V]; absent: 1
-  ConstTensor gate;         // [B, T, HV, V]: logits; absent: no gate
-  double eps = 1e-5;        // of the norm: finite, above 0
+  ConstTensor norm_weight = {};  // [V]; absent: 1
+  ConstTensor gate = {};         // [B, T, HV, V]: logits; absent: no gate
+  double eps = 1e-5;             // of the norm: finite, above 0
 };
 
 // Which kernel forward takes. Where both can, they give the same bits.

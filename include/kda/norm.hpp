@@ -17,37 +17,37 @@ namespace kda {
 
 // y = x / |x| in one of two forms: (13), (14). What Options::norm does to q and k inside forward.
 struct L2NormArgs {
-  ConstTensor x;  // [B, T, H, D]
-  Tensor y;       // [B, T, H, D]; may be x itself
+  ConstTensor x = {};  // [B, T, H, D]
+  Tensor y = {};       // [B, T, H, D]; may be x itself
   Norm norm = Norm::rsqrt;
 };
 
 struct L2NormBackwardArgs {
-  ConstTensor x;    // [B, T, H, D]
-  ConstTensor d_y;  // [B, T, H, D]
-  Tensor dx;        // [B, T, H, D]; may be d_y itself. (40), (41)
+  ConstTensor x = {};    // [B, T, H, D]
+  ConstTensor d_y = {};  // [B, T, H, D]
+  Tensor dx = {};        // [B, T, H, D]; may be d_y itself. (40), (41)
   Norm norm = Norm::rsqrt;
 };
 
 // y = x / sqrt(mean(x^2) + eps) * weight * sigmoid(gate): (61), (62).
 struct GatedNormArgs {
-  ConstTensor x;       // [B, T, H, D]
-  ConstTensor weight;  // [D]; absent: 1
-  ConstTensor gate;    // [B, T, H, D]: logits; absent: no gate
-  Tensor y;            // [B, T, H, D]; may be x itself
-  double eps = 1e-5;   // finite, above 0
+  ConstTensor x = {};       // [B, T, H, D]
+  ConstTensor weight = {};  // [D]; absent: 1
+  ConstTensor gate = {};    // [B, T, H, D]: logits; absent: no gate
+  Tensor y = {};            // [B, T, H, D]; may be x itself
+  double eps = 1e-5;        // finite, above 0
 };
 
 // What forward took, and the gradients of a loss; those asked for may each be absent. dweight is a
 // sum over all rows in a fixed order. (63)-(66)
 struct GatedNormBackwardArgs {
-  ConstTensor x;             // [B, T, H, D]
-  ConstTensor weight;        // [D]; absent: 1
-  ConstTensor gate;          // [B, T, H, D]: logits; absent: no gate
-  ConstTensor d_y;           // [B, T, H, D]
-  Tensor dx;                 // [B, T, H, D]
-  Tensor dweight;            // [D]: also where weight is absent
-  Tensor dgate;              // [B, T, H, D]: not without a gate
+  ConstTensor x = {};        // [B, T, H, D]
+  ConstTensor weight = {};   // [D]; absent: 1
+  ConstTensor gate = {};     // [B, T, H, D]: logits; absent: no gate
+  ConstTensor d_y = {};      // [B, T, H, D]
+  Tensor dx = {};            // [B, T, H, D]
+  Tensor dweight = {};       // [D]: also where weight is absent
+  Tensor dgate = {};         // [B, T, H, D]: not without a gate
   double eps = 1e-5;         // forward's
   Workspace workspace = {};  // on CUDA, for dweight; the CPU does not look at it
 };
