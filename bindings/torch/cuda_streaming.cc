@@ -1,4 +1,6 @@
 // Streaming states on a CUDA device: the memory of a tensor, which Python clears, copies and keeps.
+#include <optional>
+
 #include "cuda.h"
 #include "inputs.h"
 #include "kda/cuda.hpp"
@@ -13,6 +15,54 @@ namespace {
 // In a schema: the states [slots, slot_bytes] uint8, status [1] int32 (bits of kda/cuda.hpp).
 #define KDA_TORCH_STATES "Tensor(a!) states, Tensor(b!) status"
 #define KDA_TORCH_STATES_FORM "int HV, int max_draft, " KDA_TORCH_OPTIONS
+
+#define KDA_TORCH_CALL                                             \
+  KDA_TORCH_INPUTS                                                 \
+  ", Tensor? slots, Tensor? has_initial_state, bool draft, int[] " \
+  "checkpoints, " KDA_TORCH_STATES_FORM ") -> Tensor"
+
+// In a schema: CudaLayer. Its convolutions' states are moved on in place.
+#define KDA_TORCH_LAYER                                                                \
+  "Tensor(d!) q_state, Tensor(e!) k_state, Tensor(f!) v_state, Tensor q_weight, "      \
+  "Tensor k_weight, Tensor v_weight, Tensor? q_bias, Tensor? k_bias, Tensor? v_bias, " \
+  "Tensor? norm_weight, Tensor? norm_gate, str activation, float eps"
+
+struct LayerArguments {
+  At q_state, k_state, v_state, q_weight, k_weight, v_weight;
+  MaybeAt q_bias, k_bias, v_bias, norm_weight, gate;
+  std::string activation;
+  double eps;
+
+  explicit LayerArguments(Stack& stack)
+      : q_state(stack.tensor()),
+        k_state(stack.tensor()),
+        v_state(stack.tensor()),
+        q_weight(stack.tensor()),
+        k_weight(stack.tensor()),
+        v_weight(stack.tensor()),
+        q_bias(stack.maybe()),
+        k_bias(stack.maybe()),
+        v_bias(stack.maybe()),
+        norm_weight(stack.maybe()),
+        gate(stack.maybe()),
+        activation(stack.text()),
+        eps(stack.next<double>()) {}
+
+  CudaLayer layer(const Place& place) const {
+    CudaLayer l;
+    l.q = {place.input("layer.q.weight", q_weight), place.input("layer.q.bias", q_bias),
+           place.output("layer.q.state", q_state)};
+    l.k = {place.input("layer.k.weight", k_weight), place.input("layer.k.bias", k_bias),
+           place.output("layer.k.state", k_state)};
+    l.v = {place.input("layer.v.weight", v_weight), place.input("layer.v.bias", v_bias),
+           place.output("layer.v.state", v_state)};
+    l.norm_weight = place.input("layer.norm_weight", norm_weight);
+    l.gate = place.input("layer.gate", gate);
+    l.activation = named<Activation>("layer.activation", activation);
+    l.eps = eps;
+    return l;
+  }
+};
 
 // What describes states, behind everything else in a schema.
 struct Form {
@@ -48,10 +98,14 @@ void slot_size(StableIValue* stack, uint64_t, uint64_t) {
   give(stack, static_cast<std::int64_t>(slot_bytes(Form(in).states())));
 }
 
+// Alone, or with what a layer has around it.
+template <bool has_layer>
 void decode(StableIValue* stack, uint64_t, uint64_t) {
   Stack in(stack);
   const At memory = in.tensor(), status = in.tensor();
   const MaybeAt told = in.maybe();
+  std::optional<LayerArguments> around;
+  if constexpr (has_layer) around.emplace(in);
   Inputs inputs(in);
   const MaybeAt slots_given = in.maybe(), has_initial_given = in.maybe();
   const bool draft = in.next<bool>();
@@ -68,6 +122,15 @@ void decode(StableIValue* stack, uint64_t, uint64_t) {
   const MaybeAt has_initial = place.bring(has_initial_given);
   CudaContext context = cuda_context(place, {sequences, slots, status});
   context.states = &states;
+  CudaLayer layer;
+  if (around) {
+    if (sequences.there && !sequences.host) {
+      throw Error("cu_seqlens", "on " + place.name() + " with layer",
+                  "a tensor on the CPU, which tells that no sequence has more than one token");
+    }
+    layer = around->layer(place);
+    context.layer = &layer;
+  }
   inputs.fill(args, place);
   args.initial_state = place.input("initial_state", inputs.initial_state, {});
   args.serving.slots = place.input("slots", slots.there);
@@ -117,9 +180,9 @@ void plain(StableIValue* stack, uint64_t, uint64_t) {
 
 void define_cuda_streaming(Library& m) {
   m.def("cuda_slot_bytes(" KDA_TORCH_STATES_FORM ") -> int");
-  m.def("cuda_decode(" KDA_TORCH_STATES ", Tensor(c!)? ran, " KDA_TORCH_INPUTS
-        ", Tensor? slots, Tensor? has_initial_state, bool draft, int[] "
-        "checkpoints, " KDA_TORCH_STATES_FORM ") -> Tensor");
+  m.def("cuda_decode(" KDA_TORCH_STATES ", Tensor(c!)? ran, " KDA_TORCH_CALL);
+  m.def("cuda_decode_layer(" KDA_TORCH_STATES ", Tensor(c!)? ran, " KDA_TORCH_LAYER
+        ", " KDA_TORCH_CALL);
   m.def("cuda_commit(" KDA_TORCH_STATES ", Tensor? slots, Tensor counts, " KDA_TORCH_STATES_FORM
         ") -> ()");
   m.def(
@@ -128,7 +191,8 @@ void define_cuda_streaming(Library& m) {
 }
 
 void implement_cuda_streaming(Library& m) {
-  m.impl("cuda_decode", &decode);
+  m.impl("cuda_decode", &decode<false>);
+  m.impl("cuda_decode_layer", &decode<true>);
   m.impl("cuda_commit", &commit_drafts);
   m.impl("cuda_plain", &plain);
 }

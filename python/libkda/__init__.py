@@ -18,9 +18,18 @@ from libkda._ops import (
 )
 from libkda._options import Options
 from libkda._ran import Ran
-from libkda._streaming import StreamingState, decode, update_conv_pool, update_pool
+from libkda._streaming import (
+    CudaConvolution,
+    CudaLayer,
+    StreamingState,
+    decode,
+    update_conv_pool,
+    update_pool,
+)
 
 __all__ = [
+    "CudaConvolution",
+    "CudaLayer",
     "Options",
     "Ran",
     "StreamingState",

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 __version__ = "0.1.0"
 
 # As in bindings/torch/operators.h: raised where a schema, or what it means, changes.
-OPERATORS = 2
+OPERATORS = 3
 
 _INSTALL = "pip install --no-build-isolation ."
 

@@ -13,6 +13,8 @@ from libkda import _library  # noqa: F401  (registers the operators)
 # Where a schema's arguments end that forward and backward share (inputs.h).
 _TENSORS = 9
 _OPTIONS = 12
+# How many a layer has (cuda_streaming.cc), before those tensors.
+_LAYER = 13
 
 
 def _size(x: Tensor, dim: int) -> Any:
@@ -86,6 +88,12 @@ def _fake_decode(states: Tensor, ran: Tensor | None, *args: Any) -> Tensor:
 
 def _fake_cuda_decode(states: Tensor, status: Tensor, ran: Tensor | None, *args: Any) -> Tensor:
     return _dense(args[2])
+
+
+def _fake_cuda_decode_layer(
+    states: Tensor, status: Tensor, ran: Tensor | None, *args: Any
+) -> Tensor:
+    return _dense(args[_LAYER + 2])
 
 
 def _fake_cuda_plain(states: Tensor, slots: Tensor | None, layout: str, HV: Any, *_: Any) -> Tensor:
@@ -204,6 +212,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "pool": _fake_pool,
     "decode": _fake_decode,
     "cuda_decode": _fake_cuda_decode,
+    "cuda_decode_layer": _fake_cuda_decode_layer,
     "cuda_commit": lambda *args: None,
     "cuda_plain": _fake_cuda_plain,
     "causal_conv1d": _fake_conv,

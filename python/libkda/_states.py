@@ -4,6 +4,7 @@ the memory of a tensor."""
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from libkda._options import Options, StateLayout
 from libkda._ran import raise_if_wrong
 
 _ops = torch.ops.kda
+
+# A CudaLayer as cuda_decode_layer takes it: its tensors, activation, eps.
+LayerArguments = tuple[Any, ...]
 
 
 class CpuStates:
@@ -37,7 +41,13 @@ class CpuStates:
         has_initial_state: Tensor | None,
         draft: bool,
         checkpoints: list[int],
+        layer: LayerArguments | None,
     ) -> Tensor:
+        if layer is not None:
+            raise RuntimeError(
+                "layer: given with states on cpu; accepted: states on a CUDA device; on the CPU "
+                "update_conv_pool on each of q, k and v, then decode without layer, then gated_norm"
+            )
         o: Tensor = _ops.decode(
             self.handle, ran, *tensors, slots, has_initial_state, draft, checkpoints
         )
@@ -106,18 +116,15 @@ class CudaStates:
         has_initial_state: Tensor | None,
         draft: bool,
         checkpoints: list[int],
+        layer: LayerArguments | None,
     ) -> Tensor:
-        o: Tensor = _ops.cuda_decode(
-            self.memory,
-            self.status,
-            ran,
-            *tensors,
-            slots,
-            has_initial_state,
-            draft,
-            checkpoints,
-            *self._form,
-        )
+        told = (self.memory, self.status, ran)
+        call = (*tensors, slots, has_initial_state, draft, checkpoints, *self._form)
+        o: Tensor
+        if layer is None:
+            o = _ops.cuda_decode(*told, *call)
+        else:
+            o = _ops.cuda_decode_layer(*told, *layer, *call)
         return o
 
     def commit(self, counts: Tensor, slots: Tensor | None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from libkda._devices import check_devices
-from libkda._options import Options, StateLayout, StateOptions, options_of
+from libkda._options import Activation, Options, StateLayout, StateOptions, options_of
 from libkda._ran import Ran, told_by
 from libkda._states import CpuStates, CudaStates
 
@@ -106,6 +107,47 @@ def _without_gradients(*tensors: Tensor | None) -> None:
         )
 
 
+@dataclass(frozen=True)
+class CudaConvolution:
+    """One convolution of a CudaLayer.
+
+    weight: [C, W], W from 2 to 4, C the channels of all heads. state: [slots, C, W - 1], float32 or
+    bfloat16, moved on in place: as many slots as the StreamingState has, and a sequence has the
+    same in both. bias: [C].
+    """
+
+    weight: Tensor
+    state: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CudaLayer:
+    """What a layer has around the recurrence, for decode(..., layer=) on CUDA streaming states.
+
+    q, k, v: their convolutions. norm_weight: [V]; absent: 1. gate: [B, T, HV, V], logits; absent:
+    no gate. activation: "silu" or "none", of the convolutions. eps: of the norm. Weights, biases
+    and states are dense and begin at multiples of 16 bytes; a slot of a state may be further from
+    the next. Floating tensors are float32, bfloat16 or float16.
+    """
+
+    q: CudaConvolution
+    k: CudaConvolution
+    v: CudaConvolution
+    norm_weight: Tensor | None = None
+    gate: Tensor | None = None
+    activation: Activation = "silu"
+    eps: float = 1e-5
+
+    def _tensors(self) -> dict[str, Tensor | None]:
+        """All of them by their names in errors, in the order of the operator."""
+        parts = {"layer.q": self.q, "layer.k": self.k, "layer.v": self.v}
+        named: dict[str, Tensor | None] = {f"{n}.state": part.state for n, part in parts.items()}
+        named |= {f"{n}.weight": part.weight for n, part in parts.items()}
+        named |= {f"{n}.bias": part.bias for n, part in parts.items()}
+        return named | {"layer.norm_weight": self.norm_weight, "layer.gate": self.gate}
+
+
 def decode(
     state: StreamingState,
     q: Tensor,
@@ -121,6 +163,7 @@ def decode(
     has_initial_state: Tensor | None = None,
     draft: bool = False,
     checkpoints: Sequence[tuple[int, int, int]] = (),
+    layer: CudaLayer | None = None,
     ran: Ran | None = None,
 ) -> Tensor:
     """Appends tokens, one or many, to streaming states: o [B, T, HV, V], like v.
@@ -132,11 +175,28 @@ def decode(
         draft: the states stay where they are, and remember these tokens for commit().
         checkpoints: (sequence, offset, slot): copies of the state after `offset` tokens of this
             call, into slots that no sequence uses.
+        layer: the whole layer between its projections, in one launch: see below.
         ran: filled in with what ran.
 
     However a sequence is cut into calls, its outputs have the bits of one call of chunk_kda with
     the same options and inputs. Errors are RuntimeErrors, and leave the states untouched.
+
+    With layer q, k and v are what comes from the projections, and o is what goes into the last one:
+    the bits of update_conv_pool on each of q, k and v, decode, and gated_norm, called in turn, in
+    bfloat16. It takes states of a CUDA device, one token a sequence, H = HV, and a bounded gate
+    with lower_bound from -5 on in one window of 32. cu_seqlens stays on the CPU then, or is absent.
+    Prompts and drafts go by the separate calls, on the same states::
+
+        layer = CudaLayer(
+            q=CudaConvolution(weight_q, pool_q),  # pools [slots, C, W - 1], as update_conv_pool has
+            k=CudaConvolution(weight_k, pool_k),
+            v=CudaConvolution(weight_v, pool_v),
+            norm_weight=weight,
+            gate=z,
+        )
+        o = decode(state, q, k, v, g, beta, slots=slots, layer=layer)
     """
+    around = {} if layer is None else layer._tensors()
     check_devices(
         state.device,
         q=q,
@@ -149,12 +209,19 @@ def decode(
         cu_seqlens=cu_seqlens,
         slots=slots,
         has_initial_state=has_initial_state,
+        **around,
     )
-    _without_gradients(q, k, v, g, beta, A_log, dt_bias)
+    _without_gradients(q, k, v, g, beta, A_log, dt_bias, *around.values())
     flat = [int(number) for checkpoint in checkpoints for number in checkpoint]
     tensors = (q, k, v, g, beta, A_log, dt_bias, None, cu_seqlens)
     return state._states.decode(
-        None if ran is None else ran.numbers, tensors, slots, has_initial_state, draft, flat
+        None if ran is None else ran.numbers,
+        tensors,
+        slots,
+        has_initial_state,
+        draft,
+        flat,
+        None if layer is None else (*around.values(), layer.activation, layer.eps),
     )
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from libkda import _ops
 from libkda._options import Norm
-from libkda._streaming import StreamingState, decode
+from libkda._streaming import CudaConvolution, CudaLayer, StreamingState, decode
 
 Backend = Literal["recurrent", "chunkwise", "fused"]
 
@@ -62,7 +62,8 @@ class KDAState:
     """Where a batch of sequences stands; a call moves it on in place.
 
     recurrent is a plain state [B, HV, K, V] (None: zero), or a StreamingState with a slot for each
-    sequence: then the attention's outputs have the bits of one uncut call.
+    sequence: then the attention's outputs have the bits of one uncut call. conv holds the inputs
+    that the convolutions of q, k and v still see; a step on a GPU may write over these tensors.
     """
 
     recurrent: Tensor | StreamingState | None = None
@@ -144,26 +145,41 @@ class _KDALayer(nn.Module):
 
     def _sequences(self, x: Tensor, state: KDAState, cu_seqlens: Tensor | None) -> Tensor:
         config = self.config
-        mixed = []
-        for i, (projection, convolution) in enumerate(
-            (
-                (self.q_proj, self.q_conv1d),
-                (self.k_proj, self.k_conv1d),
-                (self.v_proj, self.v_conv1d),
-            )
-        ):
-            weight = convolution.weight.squeeze(1)
-            y, state.conv[i] = self._convolve(projection(x), weight, state.conv[i], cu_seqlens)
-            mixed.append(y)
-        q, k = (y.unflatten(-1, (config.num_heads, config.head_dim)) for y in mixed[:2])
-        v = mixed[2].unflatten(-1, (config.value_heads, config.value_dim))
+        rows = [projection(x) for projection in (self.q_proj, self.k_proj, self.v_proj)]
         gate = self.f_b_proj(self.f_a_proj(x)).unflatten(-1, (config.value_heads, config.head_dim))
-        o = self._attend(q, k, v, gate, self.b_proj(x), state, cu_seqlens)
+        beta = self.b_proj(x)
         full_rank = config.kda_full_rank_output_gate
         z = self.g_proj(x) if full_rank else self.g_b_proj(self.g_a_proj(x))
-        o = self._norm(o.to(x.dtype), z.unflatten(-1, (config.value_heads, config.value_dim)))
+        z = z.unflatten(-1, (config.value_heads, config.value_dim))
+        o = self._between(rows, gate, beta, z, x.dtype, state, cu_seqlens)
         out: Tensor = self.o_proj(o.flatten(-2))
         return out
+
+    def _between(
+        self,
+        rows: list[Tensor],
+        gate: Tensor,
+        beta: Tensor,
+        z: Tensor,
+        dtype: torch.dtype,
+        state: KDAState,
+        cu_seqlens: Tensor | None,
+    ) -> Tensor:
+        """What stands between the projections, of q, k and v in `rows`; in `dtype`."""
+        mixed = []
+        for i, (row, weight) in enumerate(zip(rows, self._weights(), strict=True)):
+            y, state.conv[i] = self._convolve(row, weight, state.conv[i], cu_seqlens)
+            mixed.append(y)
+        o = self._attend(*self._heads(mixed), gate, beta, state, cu_seqlens)
+        return self._norm(o.to(dtype), z)
+
+    def _weights(self) -> list[Tensor]:
+        return [c.weight.squeeze(1) for c in (self.q_conv1d, self.k_conv1d, self.v_conv1d)]
+
+    def _heads(self, rows: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        config = self.config
+        q, k = (row.unflatten(-1, (config.num_heads, config.head_dim)) for row in rows[:2])
+        return q, k, rows[2].unflatten(-1, (config.value_heads, config.value_dim))
 
     def _convolve(
         self, x: Tensor, weight: Tensor, past: Tensor | None, cu_seqlens: Tensor | None
@@ -389,6 +405,50 @@ class FusedKDAChunkwise(_KDALayer):
             "chunk": config.chunk_size,
         }
 
+    def _between(
+        self,
+        rows: list[Tensor],
+        gate: Tensor,
+        beta: Tensor,
+        z: Tensor,
+        dtype: torch.dtype,
+        state: KDAState,
+        cu_seqlens: Tensor | None,
+    ) -> Tensor:
+        layer = None if cu_seqlens is not None else self._cuda_layer(rows, z, dtype, state)
+        if layer is None:
+            return super()._between(rows, gate, beta, z, dtype, state, cu_seqlens)
+        streaming: Any = state.recurrent
+        return decode(streaming, *self._heads(rows), gate, beta, **self._raw(), layer=layer)
+
+    def _cuda_layer(
+        self, rows: list[Tensor], z: Tensor, dtype: torch.dtype, state: KDAState
+    ) -> CudaLayer | None:
+        """For decode() to take all that stands between the projections, with the bits of separate
+        calls, where it can: a token of each sequence on a GPU."""
+        config, streaming = self.config, state.recurrent
+        if not isinstance(streaming, StreamingState) or streaming.device.type != "cuda":
+            return None
+        options, weights = streaming.options, self._weights()
+        past = [conv for conv in state.conv if conv is not None]
+        if not (
+            len(past) == 3
+            and config.num_heads == config.value_heads
+            and config.kernel_size <= 4
+            and options.gate == "bounded"
+            and (options.lower_bound or 0) >= -5  # one window of 32 tokens
+            and options.reference == "shifted"
+            and options.key_window in (None, 32)
+            and rows[0].shape[:2] == (streaming.slots, 1)
+            and all(x.dtype == dtype == torch.bfloat16 for x in (*rows, z))
+            and all(conv.dtype in (torch.bfloat16, torch.float32) for conv in past)
+            and all(conv.shape[0] == streaming.slots for conv in past)
+            and all(_begins_whole(x) for x in (*past, *weights, self.o_norm.weight))
+        ):
+            return None
+        q, k, v = (CudaConvolution(*parts) for parts in zip(weights, past, strict=True))
+        return CudaLayer(q, k, v, self.o_norm.weight, z, eps=config.eps)
+
     def _convolve(
         self, x: Tensor, weight: Tensor, past: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -408,11 +468,7 @@ class FusedKDAChunkwise(_KDALayer):
         state: KDAState,
         cu_seqlens: Tensor | None,
     ) -> Tensor:
-        raw: Mapping[str, Any] = {
-            "A_log": self.A_log,
-            "dt_bias": self.dt_bias.view(self.config.value_heads, -1),
-            "cu_seqlens": cu_seqlens,
-        }
+        raw: Mapping[str, Any] = {**self._raw(), "cu_seqlens": cu_seqlens}
         if isinstance(state.recurrent, StreamingState):
             return decode(state.recurrent, q, k, v, gate, beta, **raw)
         o, state.recurrent = _ops.chunk_kda(
@@ -428,8 +484,18 @@ class FusedKDAChunkwise(_KDALayer):
         )
         return o
 
+    def _raw(self) -> dict[str, Any]:
+        return {"A_log": self.A_log, "dt_bias": self.dt_bias.view(self.config.value_heads, -1)}
+
     def _norm(self, o: Tensor, gate: Tensor) -> Tensor:
         return _ops.gated_norm(o, self.o_norm.weight, gate, eps=self.config.eps)
+
+
+def _begins_whole(x: Tensor) -> bool:
+    """Dense, at a multiple of 16 bytes of its memory, as far as torch.compile sees it."""
+    if torch.compiler.is_compiling():  # without offsets
+        return x.is_contiguous()
+    return x.is_contiguous() and x.storage_offset() * x.element_size() % 16 == 0
 
 
 _LAYERS: dict[Backend, type[_KDALayer]] = {

@@ -395,6 +395,13 @@ def operators() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     x, weight = torch.randn(2, 9, 6, device="cuda"), torch.randn(6, 4, device="cuda")
     past = torch.randn(2, 6, 3, device="cuda")
     counts = torch.ones(2, dtype=torch.int32, device="cuda")
+    few = make(CASE.but(T=1, HV=CASE.H))
+    token = tuple(few.get(name) for name in names)
+    heads = (CASE.H, 2, *options)
+    slots = torch.zeros(2, ops.cuda_slot_bytes(*heads), dtype=torch.uint8, device="cuda")
+    pasts = [torch.randn(2, CASE.H * 128, 3, device="cuda") for _ in range(3)]
+    weights = [torch.randn(CASE.H * 128, 4, device="cuda") for _ in range(3)]
+    around = (*pasts, *weights, None, None, None, None, few["v"], "silu", 1e-5)
     return {
         "forward": (ops.forward, (*inputs, *options, "key_first", True)),
         "forward_ran": (ops.forward_ran, (*inputs, *options, "key_first", False)),
@@ -409,6 +416,10 @@ def operators() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "cuda_decode": (
             ops.cuda_decode,
             (memory, status, None, *inputs, None, None, False, [], *form),
+        ),
+        "cuda_decode_layer": (
+            ops.cuda_decode_layer,
+            (slots, status, None, *around, *token, None, None, False, [], *heads),
         ),
         "cuda_commit": (ops.cuda_commit, (memory, status, None, counts, *form)),
         "cuda_plain": (ops.cuda_plain, (memory, None, "key_first", *form)),

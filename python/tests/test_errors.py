@@ -9,7 +9,7 @@ import torch
 
 import libkda
 from forms import FORMS, FUNCTIONS, call
-from libkda import StreamingState, decode
+from libkda import CudaConvolution, CudaLayer, StreamingState, decode
 
 CASE = FORMS["bounded"].but(dtype=torch.float32)
 
@@ -92,6 +92,19 @@ def test_refused_steps_leave_the_states_alone() -> None:
         state.commit(torch.tensor([1, 1], device="meta"))
     with pytest.raises(RuntimeError, match=r"precision: .+; accepted: "):
         StreamingState(1, 2, 8, 8, precision="automatic")
+
+
+def test_a_layer_is_for_cuda_states() -> None:
+    options: Any = CASE.options
+    state = StreamingState(2, CASE.HV, CASE.K, CASE.V, precision="fp32", **options)
+    tensors = CASE.but(T=1, has_state=False).make()
+    part = CudaConvolution(torch.zeros(8, 4), torch.zeros(2, 8, 3))
+    with pytest.raises(
+        RuntimeError,
+        match=r"\Alayer: given with states on cpu; accepted: .+ update_conv_pool on each",
+    ):
+        decode(state, **tensors, layer=CudaLayer(part, part, part))
+    assert state.tokens() == 0
 
 
 @pytest.mark.parametrize("name", ["rank", "no_dimension", "gate", "layout_name", "chunk"])

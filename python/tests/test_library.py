@@ -33,9 +33,12 @@ def made(folder: Path, source: str) -> Path:
     return library
 
 
+def names() -> list[str]:
+    return sorted(n for n in torch._C._dispatch_get_all_op_names() if n.startswith("kda::"))
+
+
 def schemas() -> str:
-    names = sorted(n for n in torch._C._dispatch_get_all_op_names() if n.startswith("kda::"))
-    return "\n".join(str(torch._C._get_schema(name, "")) for name in names)
+    return "\n".join(str(torch._C._get_schema(name, "")) for name in names())
 
 
 def test_versions_are_one() -> None:
@@ -53,10 +56,17 @@ def test_versions_are_one() -> None:
 
 def test_the_revision_is_raised_with_the_schemas() -> None:
     digest = hashlib.sha256(schemas().encode()).hexdigest()[:16]
-    assert (_library.OPERATORS, digest) == (2, "33fad530a48d7074"), (
+    assert (_library.OPERATORS, digest) == (3, "9e35de7c3b465bcf"), (
         "the operators' schemas changed: raise OPERATORS in python/libkda/_library.py and "
         "kOperators in bindings/torch/operators.h, and note both here"
     )
+
+
+def test_arguments_have_names_of_their_own() -> None:
+    # torch takes a schema where two have one, but torch.compile passes arguments by name.
+    for name in names():
+        given = [argument.name for argument in torch._C._get_schema(name, "").arguments]
+        assert len(set(given)) == len(given), name
 
 
 @needs_compiler
