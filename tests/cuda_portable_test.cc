@@ -33,31 +33,44 @@ TEST_P(CudaPortableBits, AreThoseOfTheKernelForHopper) {
 INSTANTIATE_TEST_SUITE_P(Cases, CudaPortableBits, testing::ValuesIn(cuda_cases()),
                          [](const auto& info) { return info.param.name; });
 
-// More heads than there are multiprocessors: consumers that carry several, and where sequences
-// differ in length, heads that two of them share.
-TEST(CudaManyHeads, SameBits) {
-  KDA_NEEDS_HOPPER();
-  const Case equal = in_mixed({.name = "equal", .seed = 61, .B = 2, .T = 150, .H = 75, .HV = 75});
-  const Case packed = in_mixed({.name = "packed",
-                                .seed = 62,
-                                .T = 740,
-                                .H = 5,
-                                .HV = 35,
-                                .lens = {{33, 200, 1, 0, 64, 97, 310, 32}},
-                                .options = kBoundedForm,
-                                .gate_dtype = DType::bf16,
-                                .beta_dtype = DType::bf16,
-                                .gates = Gates::strong});
-  for (Case c : {equal, packed}) {
-    SCOPED_TRACE(c.name);
+// Heads enough for consumers that carry several, and for end keys that go packed; where their
+// number or the sequences' lengths do not come out even, two consumers share a head.
+std::vector<Case> cases_of_many_heads() {
+  const auto bounded = [](Case c) {
+    c.options = kBoundedForm;
+    c.gate_dtype = c.beta_dtype = DType::bf16;
+    return c;
+  };
+  std::vector<Case> all = {
+      {.name = "log", .seed = 61, .B = 2, .T = 150, .H = 75, .HV = 75},
+      bounded({.name = "bounded", .seed = 63, .T = 40, .H = 60, .HV = 60}),
+      bounded({.name = "bounded_long",
+               .seed = 64,
+               .T = 1500,
+               .H = 20,
+               .HV = 40,
+               .keys = Keys::identical}),
+      bounded({.name = "bounded_few", .seed = 65, .T = 350, .H = 3, .HV = 3, .lens = {{200, 150}}}),
+      bounded({.name = "bounded_packed",
+               .seed = 62,
+               .T = 740,
+               .H = 5,
+               .HV = 35,
+               .lens = {{33, 200, 1, 0, 64, 97, 310, 32}},
+               .gates = Gates::strong}),
+  };
+  all.push_back(all.back());
+  all.back().name = "bounded_fp32_gates";
+  all.back().gate_dtype = DType::f32;
+  for (Case& c : all) {
+    c = in_mixed(c);
     c.K = c.V = 128;
-    Bundle b = make(c);
-    const CudaAnswer fast = run_cuda(b), portable = run_cuda(b, CudaPath::portable);
-    EXPECT_STREQ(fast.ran.kernel, "sm90");
-    EXPECT_EQ(first_difference(portable.o, fast.o), "");
-    EXPECT_EQ(first_difference(portable.final_state, fast.final_state), "");
   }
+  return all;
 }
+
+INSTANTIATE_TEST_SUITE_P(ManyHeads, CudaPortableBits, testing::ValuesIn(cases_of_many_heads()),
+                         [](const auto& info) { return info.param.name; });
 
 // All that serving adds, in one call a form: slots in place, padding, has_initial_state,
 // checkpoints in and between chunks, bf16 states.
@@ -102,12 +115,12 @@ Served serve(const Case& c, CudaPath path) {
           values(as_const(args.serving.checkpoint_states.tensor))};
 }
 
-Case served_case(const Options& options, Gates gates) {
+Case served_case(const Options& options, Gates gates, std::int64_t heads = 2) {
   Case c{.name = "served",
          .seed = 51,
          .T = 100 + 5 + 20 + 70 + 3,
-         .H = 1,
-         .HV = 2,
+         .H = heads / 2,
+         .HV = heads,
          .lens = {{100, 5, 20, 70}},
          .options = options,
          .gate_dtype = DType::bf16,
@@ -124,12 +137,14 @@ TEST(CudaPortableServing, SameBits) {
   for (const Form& form : {Form{"bounded", kBoundedForm, Gates::strong},
                            Form{"log", {.norm = Norm::rsqrt}, Gates::spikes},
                            Form{"bf16_state", rounded, Gates::strong}}) {
-    SCOPED_TRACE(form.name);
-    const Case c = served_case(form.options, form.gates);
-    const Served fast = serve(c, CudaPath::automatic), portable = serve(c, CudaPath::portable);
-    EXPECT_EQ(first_difference(portable.o, fast.o), "");
-    EXPECT_EQ(first_difference(portable.states, fast.states), "");
-    EXPECT_EQ(first_difference(portable.kept, fast.kept), "");
+    for (std::int64_t heads : {2, 20}) {  // 20: some of them are shared by two consumers
+      SCOPED_TRACE(form.name + std::to_string(heads));
+      const Case c = served_case(form.options, form.gates, heads);
+      const Served fast = serve(c, CudaPath::automatic), portable = serve(c, CudaPath::portable);
+      EXPECT_EQ(first_difference(portable.o, fast.o), "");
+      EXPECT_EQ(first_difference(portable.states, fast.states), "");
+      EXPECT_EQ(first_difference(portable.kept, fast.kept), "");
+    }
   }
 }
 

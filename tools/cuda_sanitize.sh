@@ -19,6 +19,8 @@ selection=(
   'Cases/CudaAccuracy.*/tail_bounded_65'           # sm90, a bound that fits one window
   'Cases/CudaAccuracy.*/tail_log_63'               # sm90, other gates
   'Cases/CudaAccuracy.*/packed_several'
+  'ManyHeads/CudaPortableBits.*/bounded'           # sm90, end keys packed
+  'ManyHeads/CudaPortableBits.*/bounded_packed'    # sm90, heads that two consumers share
   'Forms/CudaPool.Checkpoints*/bounded'            # sm90, slots and checkpoints
   'Cases/CudaPortableBits.*/tail_bounded_3'        # portable
   'Forms/CudaStreaming.OnePieceIsOneCall/bounded'  # streaming steps, then the forward kernel

@@ -1,5 +1,6 @@
-// Forward on the GPU: heads of 128, bf16, raw gates bounded by -5, normalisation and sigmoid
-// inside. It must read q, k, v, g and beta and write o: 1,282 bytes a token and head.
+// Forward on the GPU: heads of 128, bf16, raw gates (bounded by -5 if nothing else is said),
+// normalisation and sigmoid inside. It must read q, k, v, g and beta and write o: 1,282 bytes a
+// token and head.
 #ifdef KDA_WITH_CUDA
 #include <numeric>
 #include <random>
@@ -14,6 +15,7 @@ struct Shape {
   std::int64_t B, T, H;
   double goal;  // ms
   std::vector<std::int32_t> lens = {};
+  Gate gate = Gate::bounded;
 };
 
 const std::vector<Shape> kShapes = {
@@ -31,6 +33,9 @@ const std::vector<Shape> kShapes = {
     {"64x128_H8", 64, 128, 8, 0.05},
     {"64x128_H16", 64, 128, 16, 0.08},
     {"64x128_H64", 64, 128, 64, 0.26},
+    {"softplus T8192_H64", 1, 8192, 64, 0, {}, Gate::softplus},
+    {"softplus T8192_H32", 1, 8192, 32, 0, {}, Gate::softplus},
+    {"softplus T8192_H16", 1, 8192, 16, 0, {}, Gate::softplus},
 };
 
 // Gate parameters in [0, 1).
@@ -58,7 +63,8 @@ ForwardArgs make_args(const Shape& s, const CudaTimer& timer, DeviceMemory& memo
                               {static_cast<std::int64_t>(starts.size())});
   }
   a.o = CudaTimer::zeros(memory, DType::bf16, {s.B, s.T, s.H, 128});
-  a.options = {.gate = Gate::bounded, .norm = Norm::rsqrt, .sigmoid_beta = true, .lower_bound = -5};
+  a.options = {.gate = s.gate, .norm = Norm::rsqrt, .sigmoid_beta = true};
+  if (s.gate == Gate::bounded) a.options.lower_bound = -5;
   return a;
 }
 

@@ -1,4 +1,4 @@
-// The chunked forward on the GPU: checks, which kernel, then one launch, or two where checkpoints
+// The chunked forward on the GPU: checks, which kernel, then its launches, again where checkpoints
 // lie inside chunks.
 #include <algorithm>
 #include <cstdint>
@@ -106,32 +106,35 @@ Job job_of(const ForwardArgs& args, const CudaContext& context, std::optional<st
   const std::int64_t tokens =
       args.cu_seqlens ? (plan.T + plan.N - 1) / std::max<std::int64_t>(plan.N, 1) : plan.T;
   const int multiprocessors = attribute(context.device, cudaDevAttrMultiProcessorCount);
-  job.grid = choose_grid(plan.N * plan.HV, chunks_of(tokens, plan), multiprocessors);
+  job.grid = choose_grid(plan.N * plan.HV, chunks_of(tokens, plan), job.general, multiprocessors);
   job.stops = ordered_stops(args.serving, /*by_slot=*/false);
   for (const Stop& stop : job.stops) {
     if (stop.offset % plan.chunk != 0) job.resumed.push_back(stop);
   }
   const auto ends = static_cast<std::int64_t>(job.resumed.size());
-  job.resumed_grid = choose_grid(ends * plan.HV, 1, multiprocessors);
+  job.resumed_grid = choose_grid(ends * plan.HV, 1, job.general, multiprocessors);
   return job;
 }
 
 std::size_t bytes_of(const Job& job) {
-  const std::size_t ring =
-      std::max(ring_bytes(job.grid), job.resumed.empty() ? 0 : ring_bytes(job.resumed_grid));
-  return (job.portable ? 0 : ring) + (job.stops.size() + job.resumed.size()) * sizeof(Stop);
+  const std::size_t lists = (job.stops.size() + job.resumed.size()) * sizeof(Stop);
+  if (job.portable) return lists;
+  std::size_t most = Handover(job.grid, job.plan.N).bytes;
+  if (!job.resumed.empty()) {
+    const auto ends = static_cast<std::int64_t>(job.resumed.size());
+    most = std::max(most, Handover(job.resumed_grid, ends).bytes);
+  }
+  return most + lists;
 }
 
 namespace {
 
 // The part of the workspace that a pass hands images over in; the list of stops lies behind.
-void use_ring(const Grid& grid, char* memory, ForwardParams& p) {
+void use_handover(const Grid& grid, char* memory, ForwardParams& p) {
   p.lanes = grid.lanes;
   p.slots_a_lane = grid.slots;
   p.halves = grid.halves;
-  p.filled = reinterpret_cast<std::uint32_t*>(memory);
-  p.taken = p.filled + static_cast<std::ptrdiff_t>(p.lanes) * p.slots_a_lane * kCounter;
-  p.ring = memory + counter_bytes(grid);
+  Handover(grid, p.N).place(memory, p);
 }
 
 }  // namespace
@@ -153,7 +156,7 @@ ForwardParams params_of(const ForwardArgs& args, const CudaContext& context, con
   for (View* rows : {&p.v, &p.o}) rows->vectors &= plan.V % 8 == 0;
   p.cut_bits = cut_bits_of(plan);
   p.window = plan.key_window;
-  if (!job.portable) use_ring(job.grid, static_cast<char*>(args.workspace.data), p);
+  if (!job.portable) use_handover(job.grid, static_cast<char*>(args.workspace.data), p);
   return p;
 }
 
@@ -185,7 +188,7 @@ int launch(const ForwardArgs& args, const CudaContext& context, const Job& job) 
   p.resumed = true;
   p.initial = p.final = p.kept;
   p.o.data = nullptr;
-  if (!job.portable) use_ring(job.resumed_grid, memory, p);
+  if (!job.portable) use_handover(job.resumed_grid, memory, p);
   return launch_chunks(p, context, job, job.resumed_grid);
 }
 

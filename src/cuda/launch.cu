@@ -14,8 +14,8 @@ namespace {
 
 // Cycles a chunk: of a consumer that takes half a head, or a whole one, and of a multiprocessor of
 // producers (docs/hopper.md).
-constexpr std::int64_t kHalfHead = 1580, kWholeHead = 2380, kProducer = 4400;
-constexpr int kProducerGroups = 4;  // warpgroups a block
+constexpr std::int64_t kHalfHead = 1500, kWholeHead = 2300, kProducer = 3000,
+                       kGeneralProducer = 9000;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -32,43 +32,59 @@ __global__ void put_stops_kernel(const __grid_constant__ StopList list, int coun
 
 }  // namespace
 
-Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors) {
+Grid choose_grid(std::int64_t tiles, std::int64_t chunks, bool general, int multiprocessors) {
+  const std::int64_t cycles = general ? kGeneralProducer : kProducer;
   Grid best;
-  if (tiles == 0) return {multiprocessors, 0, 1, 0};
+  if (tiles == 0) return {multiprocessors, 0, 1, 0, false};
   std::int64_t least = INT64_MAX;
   for (int halves = 1; halves <= 2; ++halves) {
     for (int lanes = 1; lanes <= tiles && lanes * halves < multiprocessors; ++lanes) {
       const int producers = multiprocessors - lanes * halves;
-      if (producers * kProducerGroups < lanes) continue;
-      const std::int64_t scan =
-          ceil_div(tiles, lanes) * chunks * (halves == 2 ? kHalfHead : kWholeHead);
-      // Every lane has whole warpgroups of its own; the fewest decide.
-      const std::int64_t per_lane = producers * kProducerGroups / lanes;
-      const std::int64_t produce =
-          ceil_div(ceil_div(tiles, lanes) * chunks, per_lane) * kProducer * kProducerGroups;
+      const std::int64_t length = std::max(ceil_div(tiles * chunks, lanes), chunks);
+      const std::int64_t scan = length * (halves == 2 ? kHalfHead : kWholeHead);
+      const std::int64_t produce = ceil_div(tiles * chunks * cycles, producers);
       const std::int64_t time = std::max(scan, produce);
       if (time >= least) continue;
       least = time;
-      best = {multiprocessors, lanes, halves, 0};
+      // Packed end keys spare the L2, which decides where producers have much to do, and cost the
+      // chain.
+      best = {multiprocessors, lanes, halves, 0, 2 * produce > scan};
     }
   }
-  // A place for what every producer is at and one that waits: with more, images are pushed out of
+  // A place for what every producer is at and three that wait: with more, images are pushed out of
   // the L2 before they are read.
-  const std::int64_t producers = ceil_div(
-      static_cast<std::int64_t>(multiprocessors - best.lanes * best.halves) * kProducerGroups,
-      best.lanes);
-  best.slots = static_cast<int>(producers + 1);
+  const std::int64_t producers =
+      static_cast<std::int64_t>(multiprocessors - best.lanes * best.halves) *
+      (general ? sm90::kGeneralProducers : sm90::kProducers);
+  best.slots = static_cast<int>(ceil_div(producers, best.lanes) + 3);
   return best;
 }
 
-std::size_t counter_bytes(const Grid& grid) {
-  const std::size_t words = static_cast<std::size_t>(grid.lanes) * (2 * grid.slots) * kCounter;
-  return (words * 4 + 1023) / 1024 * 1024;
+Handover::Handover(const Grid& grid, std::int64_t sequences) {
+  if (grid.lanes == 0) return;
+  const auto align = [](std::size_t bytes) { return (bytes + 1023) / 1024 * 1024; };
+  const std::size_t lanes = grid.lanes, places = lanes * grid.slots;
+  filled = kCounter;  // behind the tickets
+  taken = filled + places * kCounter;
+  carried = taken + places * kCounter;
+  words = carried + lanes * 2 * kCounter;
+  line = align(words * 4);
+  before = line + 64;
+  static_assert(sizeof(sm90::Line) <= 64);
+  carry = align(before + (static_cast<std::size_t>(sequences) + 1) * 4);
+  ring = carry + lanes * 2 * 64 * 128 * 4;
+  bytes = ring + places * sm90::Image::kStride;
 }
 
-std::size_t ring_bytes(const Grid& grid) {
-  return counter_bytes(grid) +
-         static_cast<std::size_t>(grid.lanes) * grid.slots * sm90::Image::kStride;
+void Handover::place(char* memory, ForwardParams& p) const {
+  p.tickets = reinterpret_cast<std::uint32_t*>(memory);
+  p.filled = p.tickets + filled;
+  p.taken = p.tickets + taken;
+  p.carried = p.tickets + carried;
+  p.line = reinterpret_cast<sm90::Line*>(memory + line);
+  p.before = reinterpret_cast<int*>(memory + before);
+  p.carry = reinterpret_cast<float4*>(memory + carry);
+  p.ring = memory + ring;
 }
 
 int put_stops(std::span<const Stop> stops, Stop* to, void* stream) {
@@ -87,15 +103,24 @@ int put_stops(std::span<const Stop> stops, Stop* to, void* stream) {
 int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream) {
   // Checkpoints and bf16 states cost the chain registers: kernels of their own.
   const bool serving = params.stop_count > 0 || params.bf16_state;
-  const void* kernel =
-      serving ? (general ? sm90::forward_general_serving() : sm90::forward_bounded_serving())
-              : (general ? sm90::forward_general() : sm90::forward_bounded());
+  const void* kernel = sm90::forward_bounded();
+  if (general) {
+    kernel = serving ? sm90::forward_general_serving() : sm90::forward_general();
+  } else if (serving) {
+    kernel = sm90::forward_bounded_serving();
+  } else if (grid.packed) {
+    kernel = sm90::forward_bounded_packed();
+  }
   const auto on = static_cast<cudaStream_t>(stream);
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sm90::kSharedBytes);
   if (error != cudaSuccess) return error;
+  ForwardParams copy = params;
   if (grid.lanes > 0) {
-    error = cudaMemsetAsync(params.filled, 0, counter_bytes(grid), on);
+    int words = static_cast<int>(Handover(grid, params.N).words);
+    void* arguments[] = {&copy, &words};
+    error =
+        cudaLaunchKernel(sm90::cut_kernel(), dim3(1), dim3(sm90::kCutThreads), arguments, 0, on);
     if (error != cudaSuccess) return error;
   }
   // Blocks wait for each other: all must be on the device at once.
@@ -104,12 +129,11 @@ int launch_forward(const ForwardParams& params, const Grid& grid, bool general, 
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(sm90::kThreads);
   config.dynamicSmemBytes = sm90::kSharedBytes;
   config.stream = on;
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  ForwardParams copy = params;
   void* arguments[] = {&copy};
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }

@@ -10,19 +10,29 @@
 
 namespace kda::cuda {
 
-// How many lanes carry the tiles, and how (sm90/schedule.cuh).
+// How many lanes carry the tiles, and how (sm90/line.h).
 struct Grid {
   int blocks = 0;
   int lanes = 0, halves = 1, slots = 0;
+  bool packed = false;  // end keys go packed from block to block, where there is a kernel for it
 };
 
 // The cheapest for so many tiles of so many chunks on so many multiprocessors, by the measured
-// cycles of docs/hopper.md.
-Grid choose_grid(std::int64_t tiles, std::int64_t chunks, int multiprocessors);
+// cycles of docs/hopper.md. general: as of launch_forward.
+Grid choose_grid(std::int64_t tiles, std::int64_t chunks, bool general, int multiprocessors);
 
-// Bytes of the counters, which a call clears, and of counters and ring.
-std::size_t counter_bytes(const Grid& grid);
-std::size_t ring_bytes(const Grid& grid);
+// Where the hand-over of so many sequences lies in workspace, in bytes from its start; counters in
+// words.
+struct Handover {
+  Handover(const Grid& grid, std::int64_t sequences);
+
+  void place(char* memory, ForwardParams& p) const;
+
+  std::size_t filled = 0, taken = 0, carried = 0;
+  std::size_t words = 0;  // of counters, which a call clears
+  std::size_t line = 0, before = 0, carry = 0, ring = 0;
+  std::size_t bytes = 0;  // of all
+};
 
 // Puts the kernel on the stream; `general` as in sm90/produce.cuh. Returns a cudaError_t.
 int launch_forward(const ForwardParams& params, const Grid& grid, bool general, void* stream);

@@ -1,16 +1,20 @@
 // What the host hands to the kernels, in units of elements unless bytes are named.
 #pragma once
 
+#include <vector_types.h>
+
 #include <cstdint>
 
 namespace kda::cuda {
+
+namespace sm90 {
+struct Line;
+}
 
 // The kernels' fixed sizes.
 inline constexpr int kChunk = 32;  // tokens
 inline constexpr int kHead = 128;  // K = V channels; of portable/: a part of them
 inline constexpr int kMostChannels = 256;
-inline constexpr int kWarps = 16;     // of a block
-inline constexpr int kThreads = 512;  // of a block
 
 enum class Element : std::uint8_t { f32, bf16, f16, i32, i64 };
 enum class GateKind : std::uint8_t { log, softplus, bounded };
@@ -81,11 +85,16 @@ struct ForwardParams {
   float cut_bits;  // L; windows end where a channel's sum passes it
   int window;      // tokens a window holds at most
 
-  // The hand-over (sm90/schedule.cuh).
-  char* ring;             // [lanes, slots_a_lane] images
-  std::uint32_t* filled;  // [lanes, slots_a_lane, kCounter] parts of images written, ever
-  std::uint32_t* taken;   // [lanes, slots_a_lane, kCounter] copies that consumers have taken, ever
-  std::uint32_t* status;  // the caller's, or null
+  // The hand-over (sm90/schedule.cuh). What its first words hold is counted from 0 in each call.
+  std::uint32_t* tickets;  // drawn
+  std::uint32_t* filled;   // [lanes, slots_a_lane, kCounter] images written, ever
+  std::uint32_t* taken;    // [lanes, slots_a_lane, kCounter] copies that consumers have taken, ever
+  std::uint32_t* carried;  // [lanes, 2 halves, kCounter] warps that have put the state to carry
+  sm90::Line* line;        // and before: by sm90/cut.cu
+  int* before;             // [N + 1] chunks of a head in the sequences before
+  float4* carry;           // [lanes, 2 halves, 16, 128 threads] of a tile that two lanes share
+  char* ring;              // [lanes, slots_a_lane] images
+  std::uint32_t* status;   // the caller's, or null
   int lanes, slots_a_lane;
   int halves;  // consumer blocks a lane: 1 takes whole heads, 2 half a head each
 };

@@ -49,6 +49,12 @@ __device__ __forceinline__ std::uint32_t load_relaxed(const std::uint32_t* p) {
   return value;
 }
 
+__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void add_release(std::uint32_t* p, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;\n" ::"l"(p), "r"(value) : "memory");
 }

@@ -89,4 +89,22 @@ __device__ __forceinline__ std::uint32_t to_tf32(float x) {
 #endif
 }
 
+// End keys of normed keys behind a falling gate, at most 1 in size, in fp16 times 2^15: the eleven
+// bits of tf32 down to 2^-29, multiples of 2^-39 below.
+__device__ __forceinline__ std::uint32_t pack_end_keys(float low, float high) {
+  return pack_f16(low * 0x1p15f, high * 0x1p15f);
+}
+
+__device__ __forceinline__ float low_end_key(std::uint32_t pair) {
+  return low_f16(pair) * 0x1p-15f;
+}
+__device__ __forceinline__ float high_end_key(std::uint32_t pair) {
+  return high_f16(pair) * 0x1p-15f;
+}
+
+// To such a number.
+__device__ __forceinline__ float round_end_key(float x) {
+  return low_end_key(pack_end_keys(x, 0.f));
+}
+
 }  // namespace kda::cuda

@@ -126,7 +126,9 @@ __global__ void __launch_bounds__(kGroups * 128, 1)
   const Worker<kHalves, kCommon> w(shared, warp / 4, warp % 4, lane);
   const std::int64_t tiles = std::int64_t{p.N} * p.HV;
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(p, static_cast<int>(number), p.chunk);
+    const int n = static_cast<int>(number / p.HV),
+              h = static_cast<int>(number - std::int64_t{n} * p.HV);
+    const Tile tile(p, n, h, p.chunk);
     if (tile.slot >= 0) {
       run_tile(p, w, shared, tile, warp);
     } else if (!p.resumed && blockIdx.y == 0 && p.o.data) {

@@ -29,7 +29,7 @@ struct Layout {
   static constexpr int kMeasures = kScratch + Scratch::kA;
   // Of windows, kHead of fp32: the second of the rows' factors is not needed here.
   static constexpr int kStarts = kScratch + Scratch::kRows + Scratch::kRowsBytes;
-  static constexpr int kBytes = (kScratch + Scratch::kLedger + 1023) / 1024 * 1024;
+  static constexpr int kBytes = (kScratch + Scratch::kDesk + 1023) / 1024 * 1024;
 };
 static_assert(Scratch::kRowsBytes >= kHead * 4);
 static_assert(kGroups * Layout::kBytes <= 163 * 1024);

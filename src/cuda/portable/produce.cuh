@@ -166,23 +166,21 @@ __device__ __forceinline__ void produce(const ForwardParams& p, const W& w, cons
   const auto k_pairs = pairs_of<W>(p.k), q_pairs = pairs_of<W>(p.q);
   const std::uint32_t apart = w.team.half * w.team.apart;  // scores go to the first half's Image
   if (W::kCommon || p.single) {
-    sm90::store_operands(p, at, w.base, w.image + Image::kEndKeys, rows, w.image, G, total, k_pairs,
-                         q_pairs);
+    sm90::store_operands<sm90::WholeEnds>(p, at, w.base, w.image + Image::kEndKeys, rows, w.image,
+                                          G, total, k_pairs, q_pairs);
     w.team.meet();
     if (w.team.half == 0) {
       sm90::multiply_operands<false, W::kHalves>(w.base, rows, w.image, at.warp, at.lane, 0, kChunk,
                                                  w.team.apart);
     }
   } else {
-    uint4 k[4], q[4];
+    sm90::store_state_operands(p, at, w.base, w.image + Image::kEndKeys, rows, w.image, G, total,
+                               k_pairs, q_pairs);
+    uint4 k[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      k[i] = sm90::fetched(w.base + at.tile, i);
-      q[i] = sm90::fetched(w.base + Scratch::kQueries + at.tile, i);
-    }
-    sm90::store_state_operands(p, at, w.base, rows, w.image, k, q, G, total, k_pairs, q_pairs);
+    for (int i = 0; i < 4; ++i) k[i] = sm90::fetched(w.base + at.tile, i);
     sm90::multiply_windows(p, at, w.team, w.base, rows, w.image + Layout::kStarts, w.image - apart,
-                           k, q, G, k_pairs, q_pairs);
+                           G, k_pairs, q_pairs, [&](int i) { return k[i]; });
   }
   w.team.meet();
 }

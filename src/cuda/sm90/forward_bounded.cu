@@ -5,7 +5,7 @@
 namespace kda::cuda::sm90 {
 
 const void* forward_bounded() {
-  return reinterpret_cast<const void*>(forward_kernel<false, false>);
+  return reinterpret_cast<const void*>(forward_kernel<false, false, WholeEnds>);
 }
 
 }  // namespace kda::cuda::sm90

@@ -5,7 +5,7 @@
 namespace kda::cuda::sm90 {
 
 const void* forward_bounded_serving() {
-  return reinterpret_cast<const void*>(forward_kernel<false, true>);
+  return reinterpret_cast<const void*>(forward_kernel<false, true, PackedEnds>);
 }
 
 }  // namespace kda::cuda::sm90

@@ -4,6 +4,8 @@
 
 namespace kda::cuda::sm90 {
 
-const void* forward_general() { return reinterpret_cast<const void*>(forward_kernel<true, false>); }
+const void* forward_general() {
+  return reinterpret_cast<const void*>(forward_kernel<true, false, WholeEnds>);
+}
 
 }  // namespace kda::cuda::sm90

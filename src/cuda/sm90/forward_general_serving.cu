@@ -5,7 +5,7 @@
 namespace kda::cuda::sm90 {
 
 const void* forward_general_serving() {
-  return reinterpret_cast<const void*>(forward_kernel<true, true>);
+  return reinterpret_cast<const void*>(forward_kernel<true, true, WholeEnds>);
 }
 
 }  // namespace kda::cuda::sm90

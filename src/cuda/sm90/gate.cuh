@@ -37,13 +37,7 @@ struct GateForm {
     return factor * load_scalar(p.dt_bias, p.dt_bias_element, h * p.bias_head + channel);
   }
 
-  // Thread c of a warpgroup leaves the offset of channel c in shared memory, for load_pieces.
-  __device__ __forceinline__ void load(const ForwardParams& p, int h, std::uint32_t offsets) {
-    set(p, h);
-    const int c = threadIdx.x % 128;
-    store_shared(offsets + offset_place(c) * 4, offset(p, h, c));
-  }
-
+  // Where the offset of channel c stands in shared memory, for load_pieces.
   __device__ __forceinline__ static int offset_place(int c) {
     return (c & 4) * (kHead / 8) + (c >> 3) * 4 + (c & 3);
   }

@@ -13,22 +13,39 @@
 
 namespace kda::cuda::sm90 {
 
-struct Image {
-  static constexpr int kHalf = kChunk * 128;          // [32 tokens][64 channels] of bf16
-  static constexpr int kKeys = 0;                     // exp(G) K, rows by slot, two halves
-  static constexpr int kQueries = 2 * kHalf;          // scale exp(G) Q, two halves
-  static constexpr int kEndKeys = 4 * kHalf;          // (exp(G_last - G) K)^T, [128][32] of tf32
-  static constexpr int kW = kEndKeys + kHead * 128;   // (I + A_kk)^-1 diag(beta), tf32, by slot
-  static constexpr int kAqk = kW + kChunk * 128;      // A_qk, tf32
-  static constexpr int kDecay = kAqk + kChunk * 128;  // exp(G_last), fp32, in order of decay_place
-  static constexpr int kBytes = kDecay + kHead * 4;
-  static constexpr int kRest = kDecay - kQueries;  // bytes of all but keys and decays
-  static constexpr int kStride = (kBytes + 1023) / 1024 * 1024;
+// End keys in tf32, [128][32].
+struct WholeEnds {
+  static constexpr int kBytes = kHead * 128;
 };
 
-// Times a producer adds to an image's counter: the solve is one, all else another. As often adds a
-// consumer block to the other counter.
-inline constexpr std::uint32_t kParts = 2;
+// End keys in fp16 (pack_end_keys), units of a channel's four tokens: [tokens / 4][channel % 8]
+// [channel / 8, XOR channel % 8]. A warp that writes a row of units meets no bank twice, nor one
+// that reads units of eight channels side by side.
+struct PackedEnds {
+  static constexpr int kBytes = kHead * kChunk * 2;
+
+  // Byte offset of the unit of tokens 4 tokens ... of channel 8 piece + c.
+  __device__ __forceinline__ static std::uint32_t at(int tokens, int piece, int c) {
+    return static_cast<std::uint32_t>(tokens * (kHead * 8) + c * 128 + ((piece ^ c) << 3));
+  }
+};
+
+struct Image {
+  static constexpr int kHalf = kChunk * 128;  // [32 tokens][64 channels] of bf16
+  // The back.
+  static constexpr int kQueries = 0;              // scale exp(G) Q, two halves
+  static constexpr int kW = 2 * kHalf;            // (I + A_kk)^-1 diag(beta), tf32, by slot
+  static constexpr int kAqk = kW + kChunk * 128;  // A_qk, tf32
+  // (exp(G_last - G) K)^T as WholeEnds or PackedEnds.
+  static constexpr int kEndKeys = kAqk + kChunk * 128;
+  static constexpr int kBack = kEndKeys + WholeEnds::kBytes;
+  // The front.
+  static constexpr int kKeys = kBack;               // exp(G) K, rows by slot, two halves
+  static constexpr int kDecay = kKeys + 2 * kHalf;  // exp(G_last), fp32, in order of decay_place
+  static constexpr int kBytes = kDecay + kHead * 4;
+  static constexpr int kFront = kBytes - kBack;
+  static constexpr int kStride = (kBytes + 1023) / 1024 * 1024;
+};
 
 // The row of token t.
 __host__ __device__ constexpr int slot(int t) { return (t & ~7) | ((t & 3) << 1) | ((t >> 2) & 1); }

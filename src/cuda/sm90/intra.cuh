@@ -18,7 +18,7 @@ namespace kda::cuda::sm90 {
 // Shared memory of one producer warpgroup, bytes from its start. Its end keys stand elsewhere
 // (kEnds): as a block's first, so that their addresses' bits are free.
 struct Scratch {
-  static constexpr int kEnds = kHead * 128;              // as in the image
+  static constexpr int kEnds = WholeEnds::kBytes;        // at most
   static constexpr int kTile = kChunk * kHead * 2;       // [32][128] bf16
   static constexpr int kQueries = kTile;                 // rebased; the keys are at 0
   static constexpr int kGrowing = 2 * kTile;             // the keys with the growing factor
@@ -32,8 +32,10 @@ struct Scratch {
   static constexpr int kRowsBytes = kBeta + kChunk * 4;
   static constexpr int kCut = kRows + 2 * kRowsBytes;  // one word a warp, of 8 at most
   static constexpr int kOffsets = kCut + 32;           // of the gates (GateForm)
-  static constexpr int kLedger = kOffsets + kHead * 4;
-  static constexpr int kBytes = (kLedger + 400 + 255) / 256 * 256;
+  static constexpr int kForm = kOffsets + kHead * 4;   // factor and amplitude of GateForm
+  static constexpr int kDesk = kForm + 16;             // assist.cuh
+  static constexpr int kDeskBytes = 256;
+  static constexpr int kBytes = (kDesk + kDeskBytes + 255) / 256 * 256;
 };
 
 // Where one producer thread works: four tokens by eight channels, and the byte offsets of its
@@ -138,7 +140,7 @@ __device__ __forceinline__ void multiply_operands(std::uint32_t base, std::uint3
 }
 
 // x[c] becomes x[c ^ turn], for a turn below 8 that differs between lanes.
-__device__ __forceinline__ void turn_channels(std::uint32_t (&x)[8][4], int turn) {
+__device__ __forceinline__ void turn_channels(float (&x)[8][4], int turn) {
 #pragma unroll
   for (int bit = 1; bit < 8; bit *= 2) {
     const bool swap = turn & bit;
@@ -147,7 +149,7 @@ __device__ __forceinline__ void turn_channels(std::uint32_t (&x)[8][4], int turn
       if (c & bit) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const std::uint32_t low = x[c][i], high = x[c | bit][i];
+        const float low = x[c][i], high = x[c | bit][i];
         x[c][i] = swap ? high : low;
         x[c | bit][i] = swap ? low : high;
       }
@@ -155,11 +157,43 @@ __device__ __forceinline__ void turn_channels(std::uint32_t (&x)[8][4], int turn
   }
 }
 
+// A thread's end keys, its channels by its tokens, to shared memory from a multiple of 1024 on, as
+// products want them: a lane's channels in an order of its own, so that no bank is met twice.
+__device__ __forceinline__ void store_whole_ends(std::uint32_t to, const Patch& at,
+                                                 float (&x)[8][4]) {
+  turn_channels(x, at.piece & 7);
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    store_shared4((to + at.turned) ^ (c * 144), x[c][0], x[c][1], x[c][2], x[c][3]);
+  }
+}
+
+// Those of a chunk that is one window.
+__device__ __forceinline__ void store_ends(WholeEnds, std::uint32_t to, const Patch& at,
+                                           float (&x)[8][4]) {
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[c][i] = round_end_key(x[c][i]);
+  }
+  store_whole_ends(to, at, x);
+}
+
+__device__ __forceinline__ void store_ends(PackedEnds, std::uint32_t to, const Patch& at,
+                                           const float (&x)[8][4]) {
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    store_shared2(to + PackedEnds::at(at.token >> 2, at.piece, c),
+                  __uint_as_float(pack_end_keys(x[c][0], x[c][1])),
+                  __uint_as_float(pack_end_keys(x[c][2], x[c][3])));
+  }
+}
+
 // The operands of one window that is the whole chunk, of a gate whose bound fits (11), in place of
 // the raw keys, queries and gates; and those of the products with the state. G: sums from the
-// chunk's start plus the shift, in bits; total: the chunk's, without. ends_at: where the end keys
-// go in shared memory, a multiple of 1024.
-template <class Place, class Pairs = Bf16Pairs>
+// chunk's start plus the shift, in bits; total: the chunk's, without. The end keys go to shared
+// memory: written from here to device memory they would come in small pieces.
+template <class Ends, class Place, class Pairs = Bf16Pairs>
 __device__ __forceinline__ void store_operands(const ForwardParams& p, const Patch& at,
                                                std::uint32_t base, std::uint32_t ends_at,
                                                std::uint32_t rows, Place image,
@@ -175,7 +209,7 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
   const Place keys = image + Image::kKeys + at.by_slot;
   const Place queries = image + Image::kQueries + at.by_token;
   const auto vector = [](const std::uint32_t(&x)[4]) { return uint4{x[0], x[1], x[2], x[3]}; };
-  std::uint32_t ends[8][4];
+  float ends[8][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float4 f = load_shared4(factors + i * 16);
@@ -194,7 +228,7 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
         fk[b] = kx * fall;
         fq[b] = qx * fall;
         gk[b] = kx * grow;
-        ends[c][i] = to_tf32(gk[b] * end[c]);
+        ends[c][i] = gk[b] * end[c];
       }
       fall_k[w] = pack_bf16(fk[0], fk[1]);
       fall_q[w] = pack_bf16(fq[0], fq[1]);
@@ -209,11 +243,7 @@ __device__ __forceinline__ void store_operands(const ForwardParams& p, const Pat
     put(flip(keys, i << 5) + i * 256, vector(state_k));
     put(flip(queries, i << 4) + i * 128, vector(state_q));
   }
-  // By way of shared memory: stored from here they would reach the image in pieces of 32 bytes. A
-  // lane takes its channels in an order of its own, so that no bank is met twice.
-  turn_channels(ends, at.piece & 7);
-#pragma unroll
-  for (int c = 0; c < 8; ++c) store_shared4((ends_at + at.turned) ^ (c * 144), vector(ends[c]));
+  store_ends(Ends{}, ends_at, at, ends);
 }
 
 }  // namespace kda::cuda::sm90

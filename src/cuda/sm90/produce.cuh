@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <new>
 
+#include "cuda/sm90/assist.cuh"
 #include "cuda/sm90/gate.cuh"
 #include "cuda/sm90/intra.cuh"
 #include "cuda/sm90/ring.cuh"
@@ -11,64 +11,13 @@
 
 namespace kda::cuda::sm90 {
 
-// The thread that works it out keeps its place in shared memory too: registers are short. It is one
-// task ahead, so that what it writes becomes visible by barriers that are there anyway.
-struct Ledger {
-  static constexpr int kTasks = 3;
-
-  Walk walk;
-  RingPlace place;
-  Task task[kTasks];
-
-  __device__ __forceinline__ Ledger(const ForwardParams& p, int lane, int first, int step)
-      : walk(p, lane, first), place(p, lane, first) {
-    write(p, 0, true);
-    advance(p, step, 1);
-  }
-
-  __device__ __forceinline__ void advance(const ForwardParams& p, int step, int turn) {
-    if (!walk.valid()) {
-      task[turn].left = 0;
-      return;
-    }
-    const bool entered = walk.advance(p, step);
-    place.advance(p, step % p.slots_a_lane, step / p.slots_a_lane);
-    write(p, turn, entered);
-  }
-
- private:
-  __device__ __forceinline__ static const char* row(const View& view, const Tile& tile, int token,
-                                                    int head) {
-    return static_cast<const char*>(view.data) +
-           (tile.batch * view.batch + (tile.first + token) * view.token + head * view.head) *
-               (view.element == Element::f32 ? 4 : 2);
-  }
-
-  __device__ __forceinline__ void write(const ForwardParams& p, int turn, bool entered) {
-    Task& t = task[turn];
-    t.left = 0;
-    if (!walk.valid()) return;
-    const Tile& tile = walk.tile();
-    const int token = walk.chunk() * kChunk;
-    t.k = row(p.k, tile, token, tile.h / p.group);
-    t.q = row(p.q, tile, token, tile.h / p.group);
-    t.g = row(p.g, tile, token, tile.h);
-    t.beta = row(p.beta, tile, token, tile.h);
-    t.place = place.index(p);
-    t.use = place.use();
-    t.left = min(kChunk, tile.length - token);
-    t.h = tile.h;
-    t.entered = entered;
-  }
-};
-
 // The raw gates of a task.
 template <bool kGeneral>
 __device__ __forceinline__ void fetch_gates(const ForwardParams& p, const Task& task,
                                             const Patch& at, std::uint32_t base) {
   if (task.left > 0 && (!kGeneral || p.g.element == Element::bf16)) {
-    fetch_patch<!kGeneral>(base + Scratch::kGates + at.tile, task.g, p.g, at.token, at.piece,
-                           task.left);
+    fetch_patch(base + Scratch::kGates + at.tile, task.g, p.g, !kGeneral || p.g.vectors, at.token,
+                at.piece, task.left);
   }
   commit_copies();
 }
@@ -79,8 +28,9 @@ __device__ __forceinline__ void fetch_rows(const ForwardParams& p, const Task& t
                                            const Patch& at, std::uint32_t base) {
   if (task.left > 0) {
     const std::uint32_t tile = base + at.tile;
-    fetch_patch<!kGeneral>(tile, task.k, p.k, at.token, at.piece, task.left);
-    fetch_patch<!kGeneral>(tile + Scratch::kQueries, task.q, p.q, at.token, at.piece, task.left);
+    fetch_patch(tile, task.k, p.k, !kGeneral || p.k.vectors, at.token, at.piece, task.left);
+    fetch_patch(tile + Scratch::kQueries, task.q, p.q, !kGeneral || p.q.vectors, at.token, at.piece,
+                task.left);
   }
   commit_copies();
 }
@@ -95,9 +45,35 @@ __device__ __forceinline__ void prefetch_rows(const ForwardParams& p, const Task
   prefetch_global((at.lane & 2 ? task.q : task.k) + token * (view.token * 2) + line * 128);
 }
 
+// Gates in fp32, which are not fetched, likewise.
+__device__ __forceinline__ void prefetch_wide_gates(const ForwardParams& p, const Task& task,
+                                                    const Patch& at) {
+  const int token = at.warp * 8 + (at.lane >> 2), line = at.lane & 3;
+  if (token >= task.left) return;
+  prefetch_global(task.g + token * (p.g.token * 4) + line * 128);
+}
+
+// Eight of them.
+__device__ __forceinline__ void load_wide_gates(const float* row, bool vectors, float (&x)[8]) {
+  if (vectors) {
+    const float4 low = reinterpret_cast<const float4*>(row)[0];
+    const float4 high = reinterpret_cast<const float4*>(row)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < 8; ++c) x[c] = row[c];
+}
+
 // A thread's token's beta, raw.
 __device__ __forceinline__ float fetch_beta(const ForwardParams& p, const Task& task, int token) {
   return token < task.left ? load_scalar(task.beta, p.beta.element, token * p.beta.token) : 0.f;
+}
+
+__device__ __forceinline__ GateForm stored_form(std::uint32_t base) {
+  const float2 form = load_shared2(base + Scratch::kForm);
+  return {form.x, form.y};
 }
 
 // G, the sums of the gates in bits, over the thread's own tokens.
@@ -127,7 +103,8 @@ __device__ __forceinline__ void sum_gates(const ForwardParams& p, const Task& ta
         const auto* row =
             reinterpret_cast<const float*>(task.g) + (at.token + i) * p.g.token + at.piece * 8;
 #pragma unroll
-        for (int c = 0; c < 8; ++c) x[c] = there ? row[c] : 0.f;
+        for (int c = 0; c < 8; ++c) x[c] = 0.f;
+        if (there) load_wide_gates(row, p.g.vectors, x);
       }
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
@@ -195,34 +172,22 @@ __device__ __forceinline__ void store_decay(const Patch& at, Place image, const 
   }
 }
 
-static_assert(sizeof(Ledger) <= Scratch::kBytes - Scratch::kLedger);
-
 // kGeneral: any gate, window, stride; else a bounded gate in bf16 whose bound fits one window a
-// chunk, and rows of whole vectors. Takes chunks first, first + step ... of a lane.
-template <bool kGeneral>
-__device__ __forceinline__ void produce(const ForwardParams& p, Ring ring, char* scratch, int group,
-                                        int lane_of_ring, int first, int step) {
+// chunk, and rows of whole vectors. ends: as of assist(), whose tasks it does.
+template <bool kGeneral, class Ends>
+__device__ __forceinline__ void produce(const ForwardParams& p, std::uint32_t ends, char* scratch,
+                                        int group) {
   const std::uint32_t base = shared_address(scratch);
-  Ledger& ledger = *reinterpret_cast<Ledger*>(scratch + Scratch::kLedger);
+  const Desk& desk = *reinterpret_cast<const Desk*>(scratch + Scratch::kDesk);
   const int thread = threadIdx.x % 128;
   const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
-  // Solvers spread over the multiprocessor's quarters; warps 0 and 2 multiply half as much as 1, 3,
-  // and the one that does not solve keeps the ledger.
-  const int solver = (group & 1) * 2;
-  const auto meet = [] { barrier_sync(1 + threadIdx.x / 128, 128); };
-  const bool keeper = warp == 2 - solver && lane == 0;
-  const auto say_solve = [&] {
-    __syncwarp();
-    if (lane == 0) ring.say();
-  };
-  if (keeper) new (&ledger) Ledger(p, lane_of_ring, first, step);
+  const Meeting meet{group};
   meet();
-  fetch_gates<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
-  fetch_rows<kGeneral>(p, ledger.task[0], Patch(warp, lane), base);
-  float raw_beta = thread < kChunk ? fetch_beta(p, ledger.task[0], thread) : 0.f;
-  GateForm form;
+  fetch_gates<kGeneral>(p, desk.task[0], Patch(warp, lane), base);
+  fetch_rows<kGeneral>(p, desk.task[0], Patch(warp, lane), base);
+  float raw_beta = thread < kChunk ? fetch_beta(p, desk.task[0], thread) : 0.f;
   for (int turn = 0, parity = 0;; parity ^= 1) {
-    const Task& task = ledger.task[turn];
+    const Task& task = desk.task[turn];
     // Addresses are cheap to compute again, and too many to keep.
     int at_warp = warp, at_lane = lane;
     asm volatile("" : "+r"(at_warp), "+r"(at_lane));
@@ -230,68 +195,53 @@ __device__ __forceinline__ void produce(const ForwardParams& p, Ring ring, char*
     const int left = task.left;
     if (left == 0) break;
     wait_for_groups<1>();
-    if (task.entered) {
-      form.load(p, task.h, base + Scratch::kOffsets);
-      meet();
-    }
-    const std::uint32_t seen = keeper ? ring.look(task) : 0;
     const std::uint32_t rows = base + Scratch::kRows + parity * Scratch::kRowsBytes;
     if (thread < kChunk) {
       const float beta = p.sigmoid_beta ? sigmoid(raw_beta) : raw_beta;
       store_shared(rows + Scratch::kBeta + thread * 4, thread < left ? beta : 0.f);
     }
     float G[4][8], before[8], total[8];
-    sum_gates<kGeneral>(p, task, at, form, base, G);
+    sum_gates<kGeneral>(p, task, at, stored_form(base), base, G);
     wait_for_groups<0>();
     store_row_factors<kGeneral>(
         p, measure_rows<kGeneral>(p, base + at.tile, base + Scratch::kQueries + at.tile, lane),
         rows, row_of_lane(at.token, lane), lane);
     sum_in_warp(at, base, G, before);
-    if (warp == solver) say_solve();
-    if (keeper) {
-      ring.say();
-      ring.wait_free(task, seen);
-    }
-    meet();
-    const Task& next = ledger.task[turn == 2 ? 0 : turn + 1];
+    meet();  // the place is free
+    turn = next_turn(turn);
+    const Task& next = desk.task[turn];
     fetch_gates<kGeneral>(p, next, at, base);
-    if (!kGeneral) prefetch_rows(p, next, at);
+    prefetch_rows(p, next, at);
+    if (kGeneral && p.g.element == Element::f32) prefetch_wide_gates(p, next, at);
     if (thread < kChunk) raw_beta = fetch_beta(p, next, thread);
-    char* const image = ring.image(task);
+    char* const image = task.image;
     // With one window the sums carry the shift at once.
     const bool single = !kGeneral || p.single;
     sum_over_warps(at, base, single ? p.shift : 0.f, before, G, total);
     if (warp == 3 && lane < 16) store_decay(at, image, total);
     if (single) {
-      store_operands(p, at, base, ring.ends(), rows, image, G, total);
-      fence_async_proxy_shared();
+      store_operands<Ends>(p, at, base, ends, rows, image, G, total);
     } else {
-      uint4 k[4], q[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        k[i] = fetched(base + at.tile, i);
-        q[i] = fetched(base + Scratch::kQueries + at.tile, i);
-      }
-      store_state_operands(p, at, base, rows, image, k, q, G, total);
-      const Team<1> team{0, static_cast<int>(1 + threadIdx.x / 128), 0};
-      multiply_windows(p, at, team, base, rows, ring.ends(), image, k, q, G);
+      store_state_operands(p, at, base, ends, rows, image, G, total);
     }
-    meet();
-    if (single && keeper) ring.store_ends(task);
-    if (single) multiply_operands<false>(base, rows, image, at.warp, at.lane, 0, kChunk);
-    meet();
+    fence_async_proxy_shared();
+    meet();  // the end keys stand
+    if (single) {
+      multiply_operands<false>(base, rows, image, at.warp, at.lane, 0, kChunk);
+    } else {
+      const auto earlier = [&](int i) {
+        const int token = at.token + i;
+        if (token >= left) return uint4{0, 0, 0, 0};
+        const char* from = task.k + token * (p.k.token * 2) + at.piece * 16;
+        return p.k.vectors ? load_eight<true>(from) : load_eight<false>(from);
+      };
+      // The sums of the warps' gates have been read.
+      multiply_windows(p, at, Team<1>{0, 1 + group, 0}, base, rows, base + Scratch::kSums, image, G,
+                       Bf16Pairs{}, Bf16Pairs{}, earlier);
+    }
+    meet();  // A_kk stands, all else is in the image
     fetch_rows<kGeneral>(p, next, at, base);
-    if (warp == solver) {
-      solve(base + Scratch::kA, rows + Scratch::kBeta, image + Image::kW, at.lane);
-      ring.take_up(task);
-    } else if (keeper) {
-      ring.take_up(task);  // what the others stored lies behind the barrier
-      ledger.advance(p, step, turn == 0 ? 2 : turn - 1);
-    }
-    turn = turn == 2 ? 0 : turn + 1;
   }
-  if (warp == solver) say_solve();
-  if (keeper) ring.say();
 }
 
 }  // namespace kda::cuda::sm90

@@ -52,18 +52,17 @@ __device__ __forceinline__ uint4 pack(const float (&y)[8]) {
 
 // Four tokens by eight channels of 16-bit elements, from `row`, the place of the chunk's first
 // token, on, into shared memory, token i at (to ^ 16 i) + 256 i; zeros past the chunk's `left`
-// tokens, without a look at the memory. With kVectors the copies are on their way until
-// waited for; what a thread fetches only that thread reads.
-template <bool kVectors>
+// tokens, without a look at the memory. vectors: view.vectors, or true where that is known; then
+// the copies are on their way until waited for. What a thread fetches only that thread reads.
 __device__ __forceinline__ void fetch_patch(std::uint32_t to, const char* row, const View& view,
-                                            int token, int piece, int left) {
+                                            bool vectors, int token, int piece, int left) {
   const char* at = row + token * (view.token * 2) + piece * 16;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const char* from = at + i * (view.token * 2);
     const bool there = token + i < left;
     const std::uint32_t place = (to ^ (i << 4)) + i * 256;
-    if constexpr (kVectors) {
+    if (vectors) {
       copy_async(place, there ? from : row, there ? 16 : 0);
     } else {
       store_shared4(place, there ? load_eight<false>(from) : uint4{0, 0, 0, 0});

@@ -100,14 +100,11 @@ __device__ __forceinline__ void pack_state(const float (&s)[64], std::uint32_t (
   }
 }
 
-__device__ __forceinline__ void unpack_state(const std::uint32_t (&a)[8][4], float (&s)[64]) {
+__device__ __forceinline__ void round_state(float (&s)[64]) {
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      s[k * 8 + j * 2] = low_bf16(a[k][j]);
-      s[k * 8 + j * 2 + 1] = high_bf16(a[k][j]);
-    }
+  for (int i = 0; i < 64; i += 2) {
+    const std::uint32_t pair = pack_bf16(s[i], s[i + 1]);
+    s[i] = low_bf16(pair), s[i + 1] = high_bf16(pair);
   }
 }
 
@@ -116,14 +113,16 @@ __device__ __forceinline__ std::uint64_t channels(std::uint64_t tile, int k) {
   return tile + (k / 4) * (Image::kHalf >> 4) + 2 * (k % 4);
 }
 
-// U = V - (exp(G) K) S (8), rounded to tf32, with S in a and V in u; meanwhile() runs next to the
-// product. Ends with U there: a product left in flight over a loop's back edge, or S touched in
-// another iteration than the product that made it, has the compiler serialise them all. kCall:
-// keeps the compiler from folding a tile's first call and the loop's into one, that other
-// iteration.
+// U = V - (exp(G) K) S (8), rounded to tf32, with V in u; S goes into a on the way. meanwhile()
+// runs next to the product. Ends with U there: a product left in flight over a loop's back edge, or
+// S touched in another iteration than the product that made it, has the compiler serialise them
+// all. kCall: keeps the compiler from folding a tile's first call and the loop's into one, that
+// other iteration.
 template <int kCall, class Meanwhile>
-__device__ __forceinline__ void predict(std::uint32_t keys_at, std::uint32_t (&a)[8][4],
-                                        float (&u)[16], Meanwhile meanwhile) {
+__device__ __forceinline__ void predict(std::uint32_t keys_at, const float (&s)[64],
+                                        std::uint32_t (&a)[8][4], float (&u)[16],
+                                        Meanwhile meanwhile) {
+  pack_state(s, a);
   pin(u);
   pin(a);
   wgmma_fence();
@@ -138,42 +137,45 @@ __device__ __forceinline__ void predict(std::uint32_t keys_at, std::uint32_t (&a
   round_tf32(u);
 }
 
-// The chunks of one tile. half: which 64 value channels. kServing: with checkpoints, bf16 states.
-template <bool kServing>
-__device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& stages,
-                                          const Tile& tile, int half, std::uint32_t staging,
-                                          Turn& front, Turn& back) {
+// The chunks of one piece of a tile. half: which 64 value channels. kServing: with checkpoints,
+// bf16 states.
+template <bool kServing, class Stages>
+__device__ __forceinline__ void scan_piece(const ForwardParams& p, const Stages& stages,
+                                           const Piece& piece, int ring_lane, int half,
+                                           const Outbox& outbox) {
   const int thread = thread_of_group();
   const int warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
   const int value0 = half * 64 + warp * 16;
-  if (tile.slot < 0) return;
+  const Tile tile(p, piece.n, piece.h);
   float s[64];
-  load_state<kServing>(p, tile, value0, lane, s);
-  Stops<kServing> stops(p, tile);
+  if (piece.continues()) {
+    Carry(p, ring_lane + 1, half, thread).take(s);
+  } else {
+    load_state<kServing>(p, tile, value0, lane, s);
+  }
+  Stops<kServing> stops(p, tile, piece.first);
   if (stops.due(0)) stops.keep(p, tile, value0, lane, s);
   const int my_half = p.halves == 1 ? half : 0;
-  const Output output(p, tile, value0, staging + warp * kChunk * 32, lane);
   float u[16], z[16], o[16];
   std::uint32_t a[8][4];
   Ahead ahead;
-  Output::Packed packed;
-  // The next chunk's front.
-  const auto look_ahead = [&] {
-    stages.wait_front(front);
-    ahead.load(stages.decay(front.stage), stages.values(front.stage, my_half), warp, lane);
+  // Chunks by their number in the lane.
+  const auto look_ahead = [&](int number) {
+    const int stage = Stages::stage_of(number);
+    stages.wait_front(number);
+    ahead.load(stages.decay(stage), stages.values(stage, my_half), warp, lane);
   };
-  if (tile.chunks > 0) {
-    look_ahead();
-    pack_state(s, a);
+  int number = piece.index;
+  {
+    look_ahead(number);
     ahead.unpack_values(u);
-    const int mine = front.stage;
-    front.next();
-    predict<0>(stages.keys(mine), a, u, [&] { ahead.apply_decay(s); });
-    stages.wait_back(back);
-    stages.release_front(mine);
+    const int stage = Stages::stage_of(number);
+    predict<0>(stages.keys(stage), s, a, u, [&] { ahead.apply_decay(s); });
+    stages.wait_back(number);
+    stages.release_front(stage);
   }
-  const auto step = [&]<bool kMore>(std::bool_constant<kMore>, int chunk) {
-    const std::uint32_t image = stages.back(back.stage);
+  const auto step = [&]<bool kMore>(std::bool_constant<kMore>) {
+    const std::uint32_t image = stages.back(Stages::stage_of(number));
     // Z = W U (8)
     pin(u);
     wgmma_fence();
@@ -186,6 +188,7 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
 #pragma unroll
     for (int k = 1; k < 8; ++k) wgmma_bf16_n32<false>(o, a[k], channels(queries, k));
     wgmma_commit();
+    stages.wait_ends(number);
     wgmma_wait<1>();
     pin(z);
     round_tf32(z);
@@ -193,55 +196,89 @@ __device__ __forceinline__ void scan_tile(const ForwardParams& p, const Stages& 
     pin(z);
     pin(s);
     wgmma_fence();
-    multiply_tokens<false>(s, z, swizzled_operand(image + Image::kEndKeys));
+    multiply_tokens<false>(s, z, swizzled_operand(stages.end_keys(Stages::stage_of(number))));
     wgmma_commit();
     multiply_tokens<false>(o, z, swizzled_operand(image + Image::kAqk));
     wgmma_commit();
-    if constexpr (kMore) look_ahead();
-    if (chunk > 0) output.store(packed, (chunk - 1) * kChunk);
+    if constexpr (kMore) look_ahead(number + 1);
     ahead.unpack_values(u);
     wgmma_wait<1>();
     pin(s);
-    pack_state(s, a);
-    if (kServing && p.bf16_state) unpack_state(a, s);
-    if (stops.due(chunk + 1)) stops.keep(p, tile, value0, lane, s);
+    if (kServing && p.bf16_state) round_state(s);
+    if constexpr (kServing) {
+      const int chunks = piece.first + number - piece.index + 1;
+      if (stops.due(chunks)) stops.keep(p, tile, value0, lane, s);
+    }
     const auto finish_output = [&] {
       pin(o);
-      output.take(o, packed);
-      stages.release_back(back.stage);
-      back.next();
+      stages.release_back(Stages::stage_of(number));
+      outbox.put(number, o, lane);
     };
     if constexpr (kMore) {
-      const int mine = front.stage;
-      front.next();
-      predict<1>(stages.keys(mine), a, u, [&] {
+      const int next = Stages::stage_of(number + 1);
+      predict<1>(stages.keys(next), s, a, u, [&] {
         ahead.apply_decay(s);
         pin(s);
         wgmma_wait<1>();
         finish_output();
-        stages.wait_back(back);
+        stages.wait_back(number + 1);
       });
-      stages.release_front(mine);
+      stages.release_front(next);
     } else {
       wgmma_wait<0>();
       finish_output();
     }
   };
-  int chunk = 0;
-  for (; chunk + 1 < tile.chunks; ++chunk) step(std::true_type{}, chunk);
-  if (chunk < tile.chunks) step(std::false_type{}, chunk);
-  if (tile.chunks > 0) output.store(packed, (tile.chunks - 1) * kChunk);
-  if (p.final.data) store_state<kServing>(p.final, tile.slot, tile.h, value0, lane, s);
+  for (const int last = piece.index + piece.count - 1; number < last; ++number) {
+    step(std::true_type{});
+  }
+  step(std::false_type{});
+  if (piece.breaks()) {
+    Carry(p, ring_lane, half, thread).put(s, lane);
+  } else if (p.final.data) {
+    store_state<kServing>(p.final, tile.slot, tile.h, value0, lane, s);
+  }
 }
 
-// All tiles of a lane.
+// Tiles without a chunk: their states go as they come. They are dealt to all lanes, from the last
+// on, which has least to do.
 template <bool kServing>
-__device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int lane,
-                                     int half, std::uint32_t staging) {
-  Turn front, back;
-  for (int number = lane; number < p.N * p.HV; number += p.lanes) {
-    scan_tile<kServing>(p, stages, Tile(p, number), half, staging, front, back);
+__device__ __forceinline__ void pass_states(const ForwardParams& p, int ring_lane, int half) {
+  const int thread = thread_of_group(), lane = thread % 32;
+  const int value0 = half * 64 + thread / 32 * 16;
+  std::int64_t tiles = 0;  // of the empty sequences so far
+  for (int first = 0; first < p.N; first += 32) {
+    const int mine = first + lane;
+    const bool is_empty = mine < p.N && p.before[mine] == p.before[mine + 1];
+    for (unsigned left = __ballot_sync(~0u, is_empty); left; left &= left - 1, tiles += p.HV) {
+      const int n = first + __ffs(left) - 1;
+      const auto before = static_cast<int>((tiles + ring_lane + 1) % p.lanes);
+      for (int h = before == 0 ? 0 : p.lanes - before; h < p.HV; h += p.lanes) {
+        const Tile tile(p, n, h);
+        if (tile.slot < 0) continue;
+        float s[64];
+        load_state<kServing>(p, tile, value0, lane, s);
+        Stops<kServing> stops(p, tile);
+        if (stops.due(0)) stops.keep(p, tile, value0, lane, s);
+        if (p.final.data) store_state<kServing>(p.final, tile.slot, h, value0, lane, s);
+      }
+    }
   }
+}
+
+// All pieces of a lane. group: the warpgroup, 0 or 1.
+template <bool kServing, class Stages>
+__device__ __forceinline__ void scan(const ForwardParams& p, const Stages& stages, int ring_lane,
+                                     int half, int group) {
+  const Line line = *p.line;
+  const Outbox outbox = stages.outbox(group * 4 + thread_of_group() / 32);
+  Route route = route_of(p, line, ring_lane);
+  for (int number = 0; number < route.count(); route.next()) {
+    const Piece piece = route.piece();
+    scan_piece<kServing>(p, stages, piece, ring_lane, half, outbox);
+    number += piece.count;
+  }
+  if (line.empty) pass_states<kServing>(p, ring_lane, half);
 }
 
 }  // namespace kda::cuda::sm90

@@ -1,13 +1,14 @@
-// Who computes what. A tile is one value head of one sequence. Lane i of the hand-over carries the
-// chunks of tiles i, i + lanes, i + 2 lanes ... in order, through a ring of images in device
-// memory; producers and the consumer of a lane walk the same list, so nothing but two counters
-// passes between them. Which block computes a chunk changes no bit of it.
+// Who computes what. A lane of the hand-over carries the chunks of its tiles (line.h) in order,
+// through a ring of images in device memory. Its consumer walks them; a producer draws a ticket,
+// which is a lane and a number in it, whenever it is free. So nothing but counters passes between
+// them. Which block computes a chunk changes no bit of it.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/params.h"
 #include "cuda/sequences.cuh"
+#include "cuda/sm90/line.h"
 
 namespace kda::cuda::sm90 {
 
@@ -18,9 +19,9 @@ struct Tile {
   int first, length;  // tokens
   int chunks;
 
-  __device__ __forceinline__ Tile(const ForwardParams& p, int tile, int chunk = kChunk) {
-    n = tile / p.HV;
-    h = tile - n * p.HV;
+  __device__ __forceinline__ Tile(const ForwardParams& p, int sequence_of_pass, int head,
+                                  int chunk = kChunk)
+      : n(sequence_of_pass), h(head) {
     int sequence = n, begin = 0, end = p.T;
     if (p.resumed) {
       sequence = p.stops[n].sequence;
@@ -41,44 +42,11 @@ struct Tile {
   }
 };
 
-// The chunks of a lane from one on, every `step`-th.
-class Walk {
- public:
-  // valid(): whether chunk `index` exists.
-  __device__ __forceinline__ Walk(const ForwardParams& p, int lane, int index)
-      : number_(lane), tile_(p, lane), chunk_(index) {
-    settle(p);
-  }
-
-  __device__ __forceinline__ bool valid() const { return valid_; }
-
-  // True if that left the tile.
-  __device__ __forceinline__ bool advance(const ForwardParams& p, int step) {
-    chunk_ += step;
-    if (chunk_ < tile_.chunks) return false;
-    settle(p);
-    return true;
-  }
-
-  __device__ __forceinline__ const Tile& tile() const { return tile_; }
-  __device__ __forceinline__ int chunk() const { return chunk_; }
-
- private:
-  __device__ __forceinline__ void settle(const ForwardParams& p) {
-    while (chunk_ >= tile_.chunks) {
-      chunk_ -= tile_.chunks;
-      number_ += p.lanes;
-      valid_ = number_ < p.N * p.HV;
-      if (!valid_) return;
-      tile_ = Tile(p, number_);
-    }
-  }
-
-  int number_;
-  Tile tile_;
-  int chunk_;
-  bool valid_ = true;
-};
+// The pieces of a lane, by what cut.cu has found.
+__device__ __forceinline__ Route route_of(const ForwardParams& p, const Line& line, int lane,
+                                          int index = 0) {
+  return Route(line, p.before, p.N, p.HV, lane, index);
+}
 
 // The place of a lane's image in its ring, and which use of the place it is.
 class RingPlace {

@@ -1,13 +1,15 @@
 // A consumer block's shared memory. Warpgroups 0 and 1 carry the state and work out the output
-// (scan.cuh), one half of the value channels each; warps of 2 and 3 feed the stages. Where two
-// blocks share a head (p.halves == 2) 1 is idle.
+// (scan.cuh), one half of the value channels each; 2 feeds the stages; 3 stores the output; 4
+// unpacks end keys, where they are packed. Where two blocks share a head (p.halves == 2) 1 is idle.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/barrier.cuh"
 #include "cuda/params.h"
 #include "cuda/sm90/image.cuh"
+#include "cuda/sm90/output.cuh"
 #include "cuda/sm90/rows.cuh"
 #include "cuda/sm90/schedule.cuh"
 
@@ -15,40 +17,35 @@ namespace kda::cuda::sm90 {
 
 inline constexpr int kStages = 4;
 
-// A stage and the parity of its use.
-struct Turn {
-  int stage = 0;
-  std::uint32_t parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
+template <class Ends>
 struct Stages {
   static constexpr int kCount = kStages;
+  static constexpr bool kPacked = std::is_same_v<Ends, PackedEnds>;
   // A front holds what U needs, a back all else: each is filled again as soon as it has been used.
-  static constexpr int kValues = 2 * Image::kHalf;  // V, two halves; the keys are at 0
-  static constexpr int kDecay = 4 * Image::kHalf;
-  static constexpr int kFront = 4 * Image::kHalf + 1024;
-  static constexpr int kBack = Image::kRest;  // as the image from its queries on
+  static constexpr int kDecay = 2 * Image::kHalf;  // the keys are at 0
+  static constexpr int kValues = kDecay + 1024;    // V, two halves
+  static constexpr int kFront = kValues + 2 * Image::kHalf;
+  // Backs as in the image; what end keys are unpacked to stands behind them, in two places.
+  static constexpr int kBack = Image::kEndKeys + Ends::kBytes;
   static constexpr int kBacks = kCount * kFront;
-  static constexpr int kOutput = kBacks + kCount * kBack;  // 32 bytes by kChunk a warp
-  static constexpr int kBarriers = kOutput + 2 * kChunk * 128;
-  static constexpr int kBytes = kBarriers + 4 * kCount * 8;
+  static constexpr int kEnds = kBacks + kCount * kBack;
+  static constexpr int kOutput = kEnds + (kPacked ? 2 * WholeEnds::kBytes : 0);  // of each warp
+  static constexpr int kWarps = 8;  // that carry states
+  static constexpr int kBarriers = kOutput + kWarps * 2 * Outbox::kBytes;
+  static constexpr int kBytes = kBarriers + (4 * kCount + 2 + kWarps * 4) * 8;
 
   std::uint32_t base;  // a multiple of 1024
 
   __device__ __forceinline__ std::uint32_t front(int stage) const { return base + stage * kFront; }
-  // The address that the image would have.
+  // Where an image would start.
   __device__ __forceinline__ std::uint32_t back(int stage) const {
-    return base + kBacks + stage * kBack - Image::kQueries;
+    return base + kBacks + stage * kBack;
   }
-  __device__ __forceinline__ std::uint32_t output(int warpgroup) const {
-    return base + kOutput + warpgroup * kChunk * 128;
+  __device__ __forceinline__ std::uint32_t end_keys(int stage) const {
+    return kPacked ? base + kEnds + (stage & 1) * WholeEnds::kBytes : back(stage) + Image::kEndKeys;
+  }
+  __device__ __forceinline__ Outbox outbox(int warp) const {
+    return {base + kOutput + warp * 2 * Outbox::kBytes, barrier(4 * kCount + 2 + warp * 4)};
   }
   __device__ __forceinline__ std::uint32_t front_full(int stage) const { return barrier(stage); }
   __device__ __forceinline__ std::uint32_t front_empty(int stage) const {
@@ -60,6 +57,10 @@ struct Stages {
   __device__ __forceinline__ std::uint32_t back_empty(int stage) const {
     return barrier(3 * kCount + stage);
   }
+  // Of two, in turns.
+  __device__ __forceinline__ std::uint32_t ends_full(int stage) const {
+    return barrier(4 * kCount + (stage & 1));
+  }
 
   __device__ __forceinline__ std::uint32_t keys(int stage) const { return front(stage); }
   __device__ __forceinline__ std::uint32_t decay(int stage) const { return front(stage) + kDecay; }
@@ -68,11 +69,20 @@ struct Stages {
     return front(stage) + kValues + half * Image::kHalf;
   }
 
-  __device__ __forceinline__ void wait_front(const Turn& turn) const {
-    mbarrier_wait(front_full(turn.stage), turn.parity);
+  // Of a lane's image `number` ...
+  __device__ __forceinline__ static int stage_of(int number) { return number % kCount; }
+  __device__ __forceinline__ static std::uint32_t parity_of(int number) {
+    return number / kCount & 1;
   }
-  __device__ __forceinline__ void wait_back(const Turn& turn) const {
-    mbarrier_wait(back_full(turn.stage), turn.parity);
+  __device__ __forceinline__ void wait_front(int number) const {
+    mbarrier_wait(front_full(stage_of(number)), parity_of(number));
+  }
+  __device__ __forceinline__ void wait_back(int number) const {
+    mbarrier_wait(back_full(stage_of(number)), parity_of(number));
+  }
+  // Its end keys are as the products want them.
+  __device__ __forceinline__ void wait_ends(int number) const {
+    if (kPacked) mbarrier_wait(ends_full(number), number / 2 & 1);
   }
   // The thread has read its part of a stage. Every lane arrives for itself: racecheck does not see
   // that one may do so for its warp, and it costs nothing.
@@ -83,14 +93,16 @@ struct Stages {
     mbarrier_arrive(back_empty(stage));
   }
 
-  // By one thread. warps: how many read a stage.
+  // By one thread. warps: how many carry states.
   __device__ __forceinline__ void init(int warps) const {
     for (int i = 0; i < kCount; ++i) {
       mbarrier_init(front_full(i), 1 + 32);  // the image's part, and the lanes that bring values
       mbarrier_init(front_empty(i), 32 * warps);
       mbarrier_init(back_full(i), 1);
-      mbarrier_init(back_empty(i), 32 * warps);
+      mbarrier_init(back_empty(i), 32 * (warps + (kPacked ? 4 : 0)));  // and those that unpack
     }
+    for (int i = 0; i < 2; ++i) mbarrier_init(ends_full(i), 128);
+    for (int i = 0; i < kWarps * 4; ++i) mbarrier_init(barrier(4 * kCount + 2 + i), 32);
   }
 
  private:
@@ -126,79 +138,106 @@ __device__ __forceinline__ void feed_values(const ForwardParams& p, const Tile& 
   }
 }
 
-// Every Stages::kCount-th of a lane's images from one on.
-struct Feed {
-  Walk walk;
-  RingPlace place;
+// Warp `stage` fills a stage, with every Stages::kCount-th of a lane's images from number `stage`
+// on. `half`: the value channels wanted where two blocks share a lane.
+template <class Stages>
+class Feed {
+ public:
+  __device__ __forceinline__ Feed(const ForwardParams& p, const Stages& stages, int lane, int half,
+                                  int stage)
+      : p_(p), stages_(stages), half_(half), stage_(stage), place_(p, lane, stage) {}
 
-  __device__ __forceinline__ Feed(const ForwardParams& p, int lane, int stage)
-      : walk(p, lane, stage), place(p, lane, stage) {}
-
-  __device__ __forceinline__ void advance(const ForwardParams& p) {
-    walk.advance(p, Stages::kCount);
-    place.advance(p, Stages::kCount % p.slots_a_lane, Stages::kCount / p.slots_a_lane);
+  __device__ __forceinline__ void run(int lane) {
+    Route route = route_of(p_, *p_.line, lane);
+    int number = stage_;
+    std::uint32_t parity = 1;  // the first use waits for nothing
+    while (number < route.count()) {
+      const Piece piece = route.piece();
+      const Tile tile(p_, piece.n, piece.h);
+      const int end = piece.index + piece.count, skipped = piece.first - piece.index;
+      for (; number < end; number += Stages::kCount, parity ^= 1) {
+        fill(tile, number + skipped, parity);
+        place_.advance(p_, Stages::kCount % p_.slots_a_lane, Stages::kCount / p_.slots_a_lane);
+      }
+      route.next();
+    }
   }
 
-  __device__ __forceinline__ const std::uint32_t* counter(const ForwardParams& p) const {
-    return p.filled + place.index(p) * kCounter;
+ private:
+  __device__ __forceinline__ void fill(const Tile& tile, int chunk, std::uint32_t parity) const {
+    const int thread = threadIdx.x % 32;
+    const std::uint32_t front = stages_.front_full(stage_), back = stages_.back_full(stage_);
+    const std::uint32_t to = stages_.front(stage_);
+    const std::uint32_t seen = look();  // in good time
+    mbarrier_wait(stages_.front_empty(stage_), parity);
+    feed_values(p_, tile, chunk, to + Stages::kValues, half_, p_.halves == 1 ? 2 : 1, front,
+                thread);
+    if (thread == 0) {
+      const char* from = wait(seen);
+      mbarrier_expect(front, Image::kFront);
+      bulk_load(to, from + Image::kBack, Image::kFront, front);
+      mbarrier_wait(stages_.back_empty(stage_), parity);
+      mbarrier_expect(back, Stages::kBack);
+      bulk_load(stages_.back(stage_), from, Stages::kBack, back);
+      mbarrier_wait(front, parity ^ 1);
+      mbarrier_wait(back, parity ^ 1);
+      add_relaxed(p_.taken + place_.index(p_) * kCounter, 1);
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ std::uint32_t look() const {
+    return load_relaxed(p_.filled + place_.index(p_) * kCounter);
   }
 
   // Until the image is whole. Relaxed: what is waited for is read by the copy engine alone, past
   // every cache of this block; an acquire would empty the L1 for each look. seen: an earlier look.
-  __device__ __forceinline__ const char* wait(const ForwardParams& p, std::uint32_t seen) const {
-    const std::uint32_t wanted = (place.use() + 1) * kParts;
-    while (seen < wanted) {
+  __device__ __forceinline__ const char* wait(std::uint32_t seen) const {
+    while (seen <= place_.use()) {
       __nanosleep(32);
-      seen = load_relaxed(counter(p));
+      seen = look();
     }
     fence_async_proxy();
-    return p.ring + static_cast<std::int64_t>(place.index(p)) * Image::kStride;
+    return p_.ring + static_cast<std::int64_t>(place_.index(p_)) * Image::kStride;
   }
 
-  __device__ __forceinline__ void taken(const ForwardParams& p) const {
-    add_relaxed(p.taken + place.index(p) * kCounter, 1);
-  }
+  const ForwardParams& p_;
+  const Stages& stages_;
+  const int half_, stage_;
+  RingPlace place_;
 };
 
-// Warp `stage` fills a front. `half`: the value channels wanted where two blocks share a lane.
-__device__ __forceinline__ void feed_front(const ForwardParams& p, const Stages& stages, int lane,
-                                           int half, int stage) {
-  const int thread = threadIdx.x % 32;
-  const std::uint32_t to = stages.front(stage), full = stages.front_full(stage);
-  const int halves = p.halves == 1 ? 2 : 1;
-  Feed feed(p, lane, stage);
-  for (std::uint32_t parity = 1; feed.walk.valid(); parity ^= 1) {
-    const std::uint32_t seen = load_relaxed(feed.counter(p));  // in good time
-    mbarrier_wait(stages.front_empty(stage), parity);          // the first use waits for nothing
-    feed_values(p, feed.walk.tile(), feed.walk.chunk(), to + Stages::kValues, half, halves, full,
-                thread);
-    if (thread == 0) {
-      const char* from = feed.wait(p, seen);
-      mbarrier_expect(full, Image::kQueries + kHead * 4);
-      bulk_load(to, from, Image::kQueries, full);
-      bulk_load(to + Stages::kDecay, from + Image::kDecay, kHead * 4, full);
-      mbarrier_wait(full, parity ^ 1);
-      feed.taken(p);
+// A warpgroup makes tf32 of a lane's packed end keys, chunk by chunk. A place for them is free when
+// the chunk before the last is done.
+__device__ __forceinline__ void unpack_ends(const ForwardParams& p,
+                                            const Stages<PackedEnds>& stages, int lane, int warp) {
+  using Stages = Stages<PackedEnds>;
+  const int thread = threadIdx.x % 32, c = thread & 7;
+  const int piece = (thread & 8) + warp * 2, tokens = thread >> 4;
+  const int count = p.line->count(lane);
+  for (int number = 0; number < count; ++number) {
+    if (number >= 2) {
+      const int before = number - 2;
+      mbarrier_wait(stages.back_empty(Stages::stage_of(before)), Stages::parity_of(before));
     }
-    __syncwarp();
-    feed.advance(p);
-  }
-}
-
-// Thread `stage` fills a back.
-__device__ __forceinline__ void feed_back(const ForwardParams& p, const Stages& stages, int lane,
-                                          int stage) {
-  const std::uint32_t to = stages.back(stage) + Image::kQueries, full = stages.back_full(stage);
-  Feed feed(p, lane, stage);
-  for (std::uint32_t parity = 1; feed.walk.valid(); parity ^= 1) {
-    const std::uint32_t seen = load_relaxed(feed.counter(p));
-    mbarrier_wait(stages.back_empty(stage), parity);
-    const char* from = feed.wait(p, seen);
-    mbarrier_expect(full, Image::kRest);
-    bulk_load(to, from + Image::kQueries, Image::kRest, full);
-    mbarrier_wait(full, parity ^ 1);
-    feed.taken(p);
-    feed.advance(p);
+    stages.wait_back(number);
+    const int stage = Stages::stage_of(number);
+    const std::uint32_t from = stages.back(stage) + Image::kEndKeys, to = stages.end_keys(stage);
+    float2 x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = load_shared2(from + PackedEnds::at(tokens + (i & ~1), piece + (i & 1), c));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t low = __float_as_uint(x[i].x), high = __float_as_uint(x[i].y);
+      const int channel = (piece + (i & 1)) * 8 + c, four = tokens + (i & ~1);
+      store_shared4(to + swizzled(channel, four), low_end_key(low), high_end_key(low),
+                    low_end_key(high), high_end_key(high));
+    }
+    fence_async_proxy_shared();
+    mbarrier_arrive(stages.ends_full(stage));
+    stages.release_back(stage);
   }
 }
 

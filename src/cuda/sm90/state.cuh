@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/barrier.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/params.h"
 #include "cuda/sm90/schedule.cuh"
@@ -77,9 +78,10 @@ __device__ __forceinline__ void store_state(const StateView& to, int slot, int h
 template <bool kServing>
 class Stops {
  public:
-  __device__ __forceinline__ Stops(const ForwardParams& p, const Tile& tile) {
+  // from: chunks of the tile that somebody else has seen to, with what is due after them.
+  __device__ __forceinline__ Stops(const ForwardParams& p, const Tile& tile, int from = 0) {
     if constexpr (kServing) {
-      if (!p.resumed && p.stop_count > 0) find(p, tile);
+      if (!p.resumed && p.stop_count > 0) find(p, tile, from);
     }
   }
 
@@ -95,7 +97,7 @@ class Stops {
   }
 
  private:
-  __device__ __forceinline__ void find(const ForwardParams& p, const Tile& tile) {
+  __device__ __forceinline__ void find(const ForwardParams& p, const Tile& tile, int from) {
     int low = 0, high = p.stop_count;  // the first stop of this sequence or a later one
     while (low < high) {
       const int middle = (low + high) / 2;
@@ -110,6 +112,10 @@ class Stops {
     if (p.begins) begin_ = p.begins[tile.n];
     while (is_mine(p, tile) && p.stops[next_].offset < begin_) ++next_;
     look(p, tile);
+    while (from > 0 && chunks_ >= 0 && chunks_ <= from) {
+      ++next_;
+      look(p, tile);
+    }
   }
 
   __device__ __forceinline__ bool is_mine(const ForwardParams& p, const Tile& tile) const {
@@ -121,6 +127,38 @@ class Stops {
   }
 
   int next_ = 0, chunks_ = -1, begin_ = 0;
+};
+
+// The state of a tile that two lanes share, from the one that has its first chunks: a warpgroup's
+// accumulators as they stand.
+class Carry {
+ public:
+  // lane: of the first chunks.
+  __device__ __forceinline__ Carry(const ForwardParams& p, int lane, int half, int thread)
+      : at_(p.carry + static_cast<std::int64_t>(lane * 2 + half) * 16 * 128 + thread),
+        warps_(p.carried + (lane * 2 + half) * kCounter) {}
+
+  __device__ __forceinline__ void put(const float (&s)[64], int lane) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      at_[i * 128] = {s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]};
+    }
+    __syncwarp();
+    if (lane == 0) add_release(warps_, 1);
+  }
+
+  __device__ __forceinline__ void take(float (&s)[64]) const {
+    while (load_acquire(warps_) < 4) __nanosleep(100);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float4 x = at_[i * 128];
+      s[4 * i] = x.x, s[4 * i + 1] = x.y, s[4 * i + 2] = x.z, s[4 * i + 3] = x.w;
+    }
+  }
+
+ private:
+  float4* at_;
+  std::uint32_t* warps_;
 };
 
 }  // namespace kda::cuda::sm90

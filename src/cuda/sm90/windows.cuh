@@ -9,26 +9,27 @@
 
 namespace kda::cuda::sm90 {
 
-// The operands of the products with the state alone.
+// The operands of the products with the state alone, of the raw keys and queries; the end keys to
+// shared memory.
 template <class Place, class Pairs = Bf16Pairs>
 __device__ __forceinline__ void store_state_operands(const ForwardParams& p, const Patch& at,
-                                                     std::uint32_t base, std::uint32_t rows,
-                                                     Place image, const uint4 (&k)[4],
-                                                     const uint4 (&q)[4], const float (&G)[4][8],
+                                                     std::uint32_t base, std::uint32_t ends_at,
+                                                     std::uint32_t rows, Place image,
+                                                     const float (&G)[4][8],
                                                      const float (&total)[8], Pairs k_pairs = {},
                                                      Pairs q_pairs = {}) {
+  float ends[8][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float4 f = load_shared4(rows + (at.token + i) * 16);
     float kx[8], qx[8];
-    unpack(k[i], kx, k_pairs);
-    unpack(q[i], qx, q_pairs);
-    const Place end_keys = image + Image::kEndKeys + at.transposed + i * 4;
+    unpack(fetched(base + at.tile, i), kx, k_pairs);
+    unpack(fetched(base + Scratch::kQueries + at.tile, i), qx, q_pairs);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       kx[c] *= f.x;
       const float x = kx[c] * exp2_fast(total[c] - G[i][c]) * f.y;
-      put(flip(end_keys, c << 4) + c * 128, to_tf32(x));
+      ends[c][i] = __uint_as_float(to_tf32(x));
       const float fall = exp2_fast(G[i][c]);
       kx[c] *= fall * f.y;
       qx[c] = qx[c] * f.z * (fall * f.w);
@@ -38,6 +39,7 @@ __device__ __forceinline__ void store_state_operands(const ForwardParams& p, con
     put(flip(keys, i << 5) + i * 256, pack(kx));
     put(flip(queries, i << 4) + i * 128, pack(qx));
   }
+  store_whole_ends(ends_at, at, ends);
 }
 
 // Who multiplies a chunk's windows: a warpgroup, or one for each half of 256 channels. Shared
@@ -78,23 +80,25 @@ __device__ __forceinline__ int window_end(const ForwardParams& p, const Patch& a
   return end;
 }
 
-// The operands of the window [first, end): its rows of keys and queries, and the growing keys of
-// all tokens before its end, those of earlier windows too: (12) with 2^-m on one side, 2^m on the
-// other.
-template <class Pairs>
+// The operands of the window [first, end): its rows of keys and queries, in place of the raw ones,
+// and the growing keys of all tokens before its end, those of earlier windows too: (12) with 2^-m
+// on one side, 2^m on the other. earlier(i): the raw key of the thread's token i, where its window
+// is done.
+template <class Pairs, class Earlier>
 __device__ __forceinline__ void store_window_operands(const ForwardParams& p, const Patch& at,
                                                       std::uint32_t base, std::uint32_t rows,
-                                                      const uint4 (&k)[4], const uint4 (&q)[4],
                                                       const float (&G)[4][8],
                                                       const float (&start)[8], int first, int end,
-                                                      Pairs k_pairs, Pairs q_pairs) {
+                                                      Pairs k_pairs, Pairs q_pairs,
+                                                      const Earlier& earlier) {
+  const std::uint32_t keys = base + at.tile, queries = keys + Scratch::kQueries;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int t = at.token + i;
     if (t >= end) continue;
     const float4 f = load_shared4(rows + t * 16);
     float kx[8], x[8];
-    unpack(k[i], kx, k_pairs);
+    unpack(t < first ? earlier(i) : fetched(keys, i), kx, k_pairs);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       kx[c] *= f.x;
@@ -104,7 +108,7 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
     store_shared4(tile + Scratch::kGrowing, pack(x));
     if (t < first) continue;
     float qx[8];
-    unpack(q[i], qx, q_pairs);
+    unpack(fetched(queries, i), qx, q_pairs);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const float fall = exp2_fast(G[i][c] - start[c] + p.shift);
@@ -117,13 +121,12 @@ __device__ __forceinline__ void store_window_operands(const ForwardParams& p, co
 }
 
 // A_kk and A_qk of the chunk, window by window. starts: room for G of a window's first token.
-template <int kHalves, class Place, class Pairs = Bf16Pairs>
+template <int kHalves, class Place, class Pairs, class Earlier>
 __device__ __forceinline__ void multiply_windows(const ForwardParams& p, const Patch& at,
                                                  const Team<kHalves>& team, std::uint32_t base,
                                                  std::uint32_t rows, std::uint32_t starts,
-                                                 Place image, const uint4 (&k)[4],
-                                                 const uint4 (&q)[4], const float (&G)[4][8],
-                                                 Pairs k_pairs = {}, Pairs q_pairs = {}) {
+                                                 Place image, const float (&G)[4][8], Pairs k_pairs,
+                                                 Pairs q_pairs, const Earlier& earlier) {
   for (int first = 0; first < kChunk;) {
     if (first >= at.token && first < at.token + 4) {
 #pragma unroll
@@ -138,7 +141,7 @@ __device__ __forceinline__ void multiply_windows(const ForwardParams& p, const P
     float start[8];
     load_shared8(starts + at.piece * 32, start);
     const int end = window_end(p, at, team, base, G, start, first);
-    store_window_operands(p, at, base, rows, k, q, G, start, first, end, k_pairs, q_pairs);
+    store_window_operands(p, at, base, rows, G, start, first, end, k_pairs, q_pairs, earlier);
     team.meet();
     if (team.half == 0) {
       multiply_operands<true, kHalves>(base, rows, image, at.warp, at.lane, first, end, team.apart);

@@ -170,7 +170,7 @@ struct EndKeys {
     }
   }
 
-  // In tf32, in the place of growing keys and U.
+  // In the place of growing keys and U.
   template <class S>
   __device__ __forceinline__ void store(std::uint32_t base) const {
     const int channel = threadIdx.x % kHead, first = threadIdx.x / kHead;
@@ -178,7 +178,7 @@ struct EndKeys {
     const std::uint32_t to = base + S::kEnds + operand_place(channel) * 4;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      store_shared(to + (first + i * kStep) * S::kEndRow * 4, __uint_as_float(to_tf32(x[i] * end)));
+      store_shared(to + (first + i * kStep) * S::kEndRow * 4, round_end_key(x[i] * end));
     }
   }
 };
