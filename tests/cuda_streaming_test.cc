@@ -437,6 +437,33 @@ TEST(CudaStreamingErrors, AreNamed) {
   });
 }
 
+// A state of nothing but what a chunk has all but forgotten: end keys of 2^-36 and less, below what
+// fp16 times 2^15 holds in full. Every kernel must round them alike, or decode leaves the prefill.
+TEST(CudaEndKeys, OfForgottenTokensAreRoundedAlike) {
+  KDA_NEEDS_HOPPER();
+  const Case c = in_mixed({.name = "forgotten",
+                           .seed = 91,
+                           .T = 8,
+                           .HV = 2,
+                           .options = kBoundedForm,
+                           .gate_dtype = DType::bf16,
+                           .beta_dtype = DType::bf16,
+                           .gates = Gates::constant});
+  Bundle b = make(c);
+  for (std::int64_t t = 3; t < c.T; ++t) {  // these add nothing
+    for (std::int64_t h = 0; h < c.HV; ++h) store(b.beta, {0, t, h}, -200);
+  }
+  const CudaAnswer fast = run_cuda(b), portable = run_cuda(b, CudaPath::portable);
+  const auto [least, most] = std::minmax_element(fast.final_state.begin(), fast.final_state.end());
+  EXPECT_LT(std::max(-*least, *most), 0x1p-29);
+  EXPECT_GT(std::max(-*least, *most), 0);
+  EXPECT_EQ(first_difference(portable.final_state, fast.final_state), "");
+  const DeviceBundle device(b.args());
+  DeviceStates states(c, 1);
+  for (std::int64_t t = 0; t < c.T; ++t) states.append(device.args, t, t + 1);
+  EXPECT_EQ(first_difference(states.plain(0), fast.final_state), "");
+}
+
 }  // namespace
 }  // namespace kda::test
 
