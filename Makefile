@@ -26,7 +26,7 @@ run: ## build the program alone, then show what the library promises on this mac
 	@$(MAKE) --no-print-directory compile KDA_TARGET=kda_cli
 	build/kda demo --report build/report.html
 
-test: ## install, build, run all tests (8 minutes on 2 cores, 10 where there is nvcc)
+test: ## install, build, run all tests (8 minutes on 2 cores, 10 to 17 where there is nvcc)
 	@tools/install.sh test
 	@$(MAKE) --no-print-directory compile
 	@tools/venv.sh build/venv
@@ -40,7 +40,7 @@ docs: ## pages of docs/ and of the headers: build/docs/html/index.html
 	@tools/install.sh docs
 	@tools/docs.sh build
 
-check: ## a sample of what takes longer: format, sanitizers, fuzzing (about 15 minutes)
+check: ## a sample of what takes longer: format, sanitizers, fuzzing (15 to 25 minutes)
 	@tools/install.sh check
 	@tools/check.sh sample
 

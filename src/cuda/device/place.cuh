@@ -21,11 +21,6 @@ __device__ __forceinline__ std::uint32_t flip(std::uint32_t p, std::uint32_t bit
 __device__ __forceinline__ void put(char* p, uint4 x) { store_global(p, x); }
 __device__ __forceinline__ void put(std::uint32_t p, uint4 x) { store_shared4(p, x); }
 
-__device__ __forceinline__ void put(char* p, std::uint32_t x) { store_global(p, x); }
-__device__ __forceinline__ void put(std::uint32_t p, std::uint32_t x) {
-  store_shared(p, __uint_as_float(x));
-}
-
 __device__ __forceinline__ void put(char* p, float x, float y) {
   store_global(p, uint2{__float_as_uint(x), __float_as_uint(y)});
 }

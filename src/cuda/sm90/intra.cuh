@@ -42,13 +42,12 @@ struct Scratch {
 // pieces in the tiles. Pieces of other tokens or channels are an XOR and a constant away.
 struct Patch {
   int warp, lane;
-  int token;                 // the first of four, a multiple of 4
-  int piece;                 // channels 8 piece ...
-  std::uint32_t tile;        // in a tile of Scratch; token i: ^ 16 i, + 256 i
-  std::uint32_t by_slot;     // in a half tile of Image, rows by slot; token i: ^ 32 i, + 256 i
-  std::uint32_t by_token;    // the same, rows by token; token i: ^ 16 i, + 128 i
-  std::uint32_t transposed;  // in Image's end keys; channel c: ^ 16 c, + 128 c
-  std::uint32_t turned;      // the same, of channel c ^ (piece % 8): ^ 144 c
+  int token;               // the first of four, a multiple of 4
+  int piece;               // channels 8 piece ...
+  std::uint32_t tile;      // in a tile of Scratch; token i: ^ 16 i, + 256 i
+  std::uint32_t by_slot;   // in a half tile of Image, rows by slot; token i: ^ 32 i, + 256 i
+  std::uint32_t by_token;  // the same, rows by token; token i: ^ 16 i, + 128 i
+  std::uint32_t turned;    // in WholeEnds, of channel c ^ (piece % 8): ^ 144 c
 
   __device__ __forceinline__ Patch(int warp_, int lane_)
       : warp(warp_), lane(lane_), token(warp_ * 8 + (lane_ >> 4) * 4), piece(lane_ & 15) {
@@ -56,8 +55,7 @@ struct Patch {
     tile = token * 256 + ((piece ^ (token & 7)) << 4);
     by_slot = half + swizzled(slot(token), piece & 7);
     by_token = half + swizzled(token, piece & 7);
-    transposed = swizzled(piece * 8, token >> 2);
-    turned = transposed ^ ((piece & 7) * 144);
+    turned = swizzled(piece * 8, token >> 2) ^ ((piece & 7) * 144);
   }
 };
 
